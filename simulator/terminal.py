@@ -41,8 +41,7 @@ def print_error(line: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print JSON: letters as they are, control characters as JSON escapes, paths as texts, NumPy's numbers as
-    numbers."""
+    """Print JSON: letters as they are, control characters escaped, paths as texts, NumPy's numbers as numbers."""
 
     def plain(value: Any) -> Any:
         return value.item() if hasattr(value, "item") else str(value)

@@ -143,8 +143,7 @@ def _number(metrics: MetricRecord, name: str) -> int | float:
 
 
 def _arrays(content: RecordDict, sent: Mapping[str, Array]) -> ArrayRecord:
-    """Return the arrays of a reply; raise BadReply unless they have the names, shapes and kinds of those sent and are
-    finite."""
+    """Return the arrays of a reply; raise BadReply unless names, shapes and kinds are those sent, and all finite."""
     if ARRAYS not in content.array_records:
         raise BadReply(f"has no record {ARRAYS!r}")
     arrays = content.array_records[ARRAYS]

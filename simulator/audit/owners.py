@@ -106,8 +106,7 @@ class AuditTruth:
         return files.images[left], None if files.labels is None else files.labels[left]
 
     def _count(self, attacked: Attacked) -> int | None:
-        """Return the number of images of the row: as the federation said, else as the update clearly shows, else as the
-        adversary believes."""
+        """Return the number of images of a row: as the federation said, the update shows, or the adversary believes."""
         if (told := self.counts.get(attacked.recorded.key)) is not None:
             return told
         shown = infer_image_count(attacked.observation)

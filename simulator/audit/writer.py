@@ -31,8 +31,7 @@ OWN = re.compile(  # paths of a recording, below its folder
 
 
 def _check(path: Path, occupied: str) -> None:
-    """Raise InputError if `path` holds something else than a recording, one that cannot be renamed, or one that is
-    under way."""
+    """Raise InputError if `path` holds something else, a recording that cannot be renamed, or one that is under way."""
     if is_occupied(path):
         raise InputError(f"Record: {occupied}")
     if path.is_dir() and (path / CONTENTS).exists():

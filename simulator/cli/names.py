@@ -21,8 +21,7 @@ ELSEWHERE = {  # names that no registry holds
 
 
 def list_names(typed: ListCommand) -> Answer:
-    """Print, of each kind, every name that a scenario can say and one sentence on it: ours, those that installed
-    packages offer, and where other names come from."""
+    """Print every name that a scenario can say with a sentence on it, those of installed packages among them."""
     own = {
         "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)},
         "defenses": {name: first_sentence(getdoc(DEFENSES[name])) for name in sorted(DEFENSES)},

@@ -150,8 +150,7 @@ class AuditCandidates:
 
 
 class Told(NamedTuple):
-    """The result for the candidates. columns: of the leakage table. notes: for its `detail`. table: the score of every
-    candidate, as a CSV file."""
+    """The result for candidates: columns of the leakage table, notes for `detail`, and all scores as a CSV file."""
 
     columns: dict[str, Any]
     notes: list[str]

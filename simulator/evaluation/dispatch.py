@@ -59,8 +59,7 @@ AHEAD = 2  # jobs per slot that are sent: one is attacked while the files of the
 
 
 def attack_gpu_share() -> float:
-    """Return the share of a GPU for each attack: a tenth, which clients leave by default, if nodes that take attacks
-    have GPUs, and else none."""
+    """Return the share of a GPU for each attack: a tenth if nodes that take attacks have GPUs, and else none."""
     nodes = resources_of_nodes()
     slotted = [there for there in nodes if there.get(ATTACK_RESOURCE)]
     return 0.1 if any(there.get("GPU") for there in slotted or nodes) else 0.0

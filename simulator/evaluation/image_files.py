@@ -78,8 +78,7 @@ def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = 
 
 
 def read_labels(path: Path, count: int) -> Tensor | None:
-    """Read (N,) integers from the array `labels` of an npz file of `count` images; None for none. Raise InputError if
-    they are not a class for each image."""
+    """Read (N,) integers, `labels` of an npz file of `count` images; None for none. Raise InputError for a misfit."""
     if path.is_dir() or "labels" not in npz_fields(path):
         return None
     labels = npz_array(path, "labels", "labels")

@@ -66,8 +66,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack on one observation, small and picklable. root: the folder of the cell's files, on the machine that
-    sends the job."""
+    """One attack on one observation, small and picklable. root: the cell's folder on the machine that sends the job."""
 
     setting: Setting
     root: Path

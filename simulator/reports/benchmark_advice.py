@@ -16,8 +16,7 @@ MOST = 6  # defenses that are named
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
-    """Return for every defense the strongest attack of all threat models, with `leak`, the share of images that it has;
-    defenses that leak least first."""
+    """Return for every defense the strongest attack, with `leak`, the share of images that it has; the least first."""
     rows = strongest(table).dropna(subset=["recovered_fraction", "test_accuracy"])
     held = rows.held_fraction if "held_fraction" in rows else rows.recovered_fraction
     rows = rows.assign(leak=rows.recovered_fraction.combine(held, max))

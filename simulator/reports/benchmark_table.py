@@ -175,8 +175,7 @@ def not_attacked_by(record: Run) -> dict[tuple[str, str], str]:
 
 
 def _without_result(rows: pd.DataFrame, vouches: bool) -> str:
-    """Return why an attack gave no result on any of these rows; "" if it gave one. vouches: whether an empty result is
-    a refusal."""
+    """Return why an attack gave no result on these rows; "" if it gave one. vouches: an empty result is a refusal."""
     ended = rows[rows.status == "ok"]
     empty = bool(vouches and "num_held" in ended and (ended.num_reconstructed + ended.num_held == 0).all())
     if len(ended) and not empty:

@@ -162,8 +162,7 @@ def in_words(value: object) -> str:
 
 
 def panel_titles(frame: pd.DataFrame, without: str = "") -> pd.Series:
-    """Return the titles of panels: attack, defense, target and the swept settings other than the seed. without: a
-    setting that the panels have on an axis."""
+    """Return titles of panels: attack, defense, target and swept settings but the seed. without: the one on an axis."""
     titles = frame.attack.astype(str)
     if without != "defense":
         titles = titles + frame.defense.map(lambda name: "" if name == "none" else f", {name}")

@@ -85,8 +85,7 @@ class Judgement:
 
 
 def parse_limits(texts: Sequence[str], known: Collection[str]) -> tuple[Limit, ...]:
-    """Parse the limits of a command line. known: the names of threat models, defenses and attacks; raise InputError if
-    a limit has another."""
+    """Parse the limits of a command line. known: the names that a limit may have; raise InputError for another."""
     limits = tuple(map(Limit.parse, texts))
     for limit, word in [(one, word) for one in limits for word in one.where]:
         if word not in known:

@@ -63,8 +63,7 @@ def tells(good: pd.DataFrame) -> bool:
 
 
 def membership_headline(good: pd.DataFrame, tested: pd.DataFrame) -> str:
-    """Return the headline if an update tells members and no attack has an image. tested: rows with a result or
-    candidates."""
+    """Return the headline if members are told and no image is. tested: rows with a result or candidates."""
     unbeaten = most_unbeaten(good)
     nothing = "No image was recovered" if good.scored.any() else "No image is sure"
     if good.empty:

@@ -39,8 +39,7 @@ LONGEST = 320  # letters of one reason
 
 
 def told(knowledge: Any) -> str:
-    """Say what the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels,
-    …"."""
+    """Say what the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels"."""
     fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
     more = [(ABOUT[name].words if name in ABOUT else name) or name for name in fields if name not in PARTICIPANTS]
     usual = [words for name, words in OF_PIXELS.items() if name in fields]

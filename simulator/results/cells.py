@@ -38,11 +38,6 @@ def recovered(row: "pd.Series", column: Column) -> str:
     return f"{row['num_reconstructed']} {'found' if likely else 'doubtful'}"
 
 
-def whole(row: "pd.Series", column: Column) -> str:
-    """Return a count that pandas has as a float, because some are missing."""
-    return "" if is_missing(row[column.name]) else str(int(row[column.name]))
-
-
 def members(row: "pd.Series", column: Column) -> str:
     """Return how many of the candidates of an audit."""
     told = row["membership_told"]

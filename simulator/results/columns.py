@@ -84,7 +84,9 @@ class Column:
     def plain(self, row: "pd.Series") -> str:
         """Return the value as text, numbers rounded."""
         value = row[self.name]
-        return "" if is_missing(value) else f"{value:.{self.digits}f}" if self.dtype == NUMBER else str(value)
+        if is_missing(value) or self.dtype not in (NUMBER, COUNT):
+            return "" if is_missing(value) else str(value)
+        return f"{value:.{self.digits if self.dtype == NUMBER else 0}f}"
 
     def holds(self, value: Any) -> bool:
         """Return whether a value can be written as this column's type; a missing value can."""

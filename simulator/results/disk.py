@@ -45,8 +45,7 @@ LOCK = ".lock"
 
 
 def acquired(folder: Path, occupied: str) -> BaseFileLock:
-    """Acquire the lock of a folder until it is released, or this process ends. Raise RunError with the text `occupied`
-    if another process holds it."""
+    """Acquire the lock of a folder until it is released; raise RunError(`occupied`) if another process holds it."""
     lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()

@@ -218,8 +218,7 @@ class Ledger:
         self._note(entries)
 
     def _append(self, *entries: Entry) -> None:
-        """Append entries in one write. If the disk does not take it, raise DiskError and leave none of it, so that the
-        next line is whole."""
+        """Append entries in one write. If the disk does not take it, raise DiskError and leave none of it."""
         content = "".join(map(encode, entries)).encode()
         # a journal that somebody has removed is not made anew: it would lack the rows before
         with writing(self.journal), self.journal.open("r+b", 0) as file:

@@ -176,7 +176,7 @@ LEAKAGE = Table(
     Column("guarantees", TEXT, "all guarantees of the chain, whoever they hold against", PRIVACY, JSON),
     Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
     Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
-           "never below `recovered`", BEYOND, text=cells.whole, spare=13,
+           "never below `recovered`", BEYOND, spare=13,
            legend="recovered by any candidate that the attack has, returned or not.",
            counts=Counts(4, "in candidates that the attack would not vouch for", "returned")),
     Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True,
@@ -186,13 +186,13 @@ LEAKAGE = Table(
            legend="share of the returned images that recover one."),
     Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "
            "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
-           title="affine", text=cells.whole, spare=12, legend="recovered up to an offset and a gain per channel.",
+           title="affine", spare=12, legend="recovered up to an offset and a gain per channel.",
            counts=Counts(2, "up to brightness and contrast")),
     Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the floor",
            FLOOR, SHARE, averaged=True),
     Column("recovered_group", COUNT, "`recovered` up to the shifts and flips that the clients augment by; never below "
-           "`recovered`, empty where clients do not augment", BEYOND, title="group", text=cells.whole, spare=11,
+           "`recovered`, empty where clients do not augment", BEYOND, title="group", spare=11,
            legend="recovered up to the clients' augmentations.",
            counts=Counts(1, "up to the shifts and flips that clients augment by")),
     Column("recovered_group_fraction", NUMBER, "`recovered_group` over `num_private`", BEYOND, SHARE, averaged=True),
@@ -229,7 +229,7 @@ LEAKAGE = Table(
     Column("recognized", COUNT, "`recovered`, or private images that an eye would know: more alike than "
            "`recognized_threshold` to a returned image that is mirrored, shifted by up to 2 pixels, of another "
            "brightness or contrast, a negative included, on smoothed images, and *identified* by that likeness; never "
-           "below `recovered`", BEYOND, text=cells.whole, spare=14,
+           "below `recovered`", BEYOND, spare=14,
            legend="recovered, or alike up to what an eye overlooks (docs/explanation/scores.md).",
            counts=Counts(3, "up to what an eye overlooks (`recognized`)")),
     Column("recognized_fraction", NUMBER, "`recognized` over `num_private`", BEYOND, SHARE, title="recognized",
@@ -383,8 +383,7 @@ BYTES = "bytes that a client sends in a round"
 
 
 def benchmark() -> Table:
-    """Return the table of `fedspill benchmark`: what it always has, then every other averaged column of the leakage
-    table."""
+    """Return the table of `fedspill benchmark`: its own columns, then every averaged column of the leakage table."""
     return Table(
         "benchmark.csv",
         "One row per defense, attack, threat model, target and attacked round of `fedspill benchmark`: leakage, "

@@ -22,8 +22,7 @@ from simulator.scenario.sections import WEIGHT
 
 
 class FittedNoise(Wrapped):
-    """Sets the divisor of the noise of Flower's wrapper to Σ wᵢ / max wᵢ: the number of replies if all weigh the
-    same."""
+    """Sets the divisor of the noise of Flower's wrapper to Σ wᵢ / max wᵢ: the number of replies of equal weight."""
 
     kind: type[DifferentialPrivacyServerSideFixedClipping] | type[DifferentialPrivacyClientSideFixedClipping]
 

@@ -33,8 +33,7 @@ UNUSED = ("start_api_server", "start_monitor", "start_log_monitor")
 
 
 def start_ray(engine: EngineConfig) -> bool:
-    """Start a Ray with slots for attacks, or connect to the cluster at `engine.address`. Return False if a Ray is up
-    already: that one is used."""
+    """Start a Ray with slots for attacks, or connect to `engine.address`. Return False if a Ray is up: it is used."""
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call after the shutdown would start another Ray in silence
     if ray.is_initialized():
         return False
@@ -138,8 +137,7 @@ def _check_that_somebody_answers(address: str) -> None:
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Return the variables of the workers' processes: they import our packages from here, whatever their working
-    directory holds."""
+    """Return the variables of the workers' processes, which import our packages from here, wherever they work."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     allowed = os.environ.get(VARIABLE, "")

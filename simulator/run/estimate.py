@@ -101,8 +101,7 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
 
 
 def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float | None]) -> str:
-    """Name the attack that takes most of a run of more than DEAR, the option that makes it slow, and the price of less;
-    "" if there is none."""
+    """Name the attack that takes most of a run beyond DEAR, what makes it slow, and the price of less; "" for none."""
     label = max(seconds, key=lambda name: seconds[name] or 0.0, default="")
     taken, attack = seconds.get(label) or 0.0, next((one for one in attacks if one.label == label), None)
     iterations = None if attack is None else iterations_of(attack)
@@ -125,8 +124,7 @@ def handling_seconds(cell: Cell, parameters: int) -> float:
 
 
 def kept_bytes(cells: Sequence[Cell], parameters: Sequence[int]) -> int:
-    """Return the bytes of the checkpoints that the cells leave behind, if no client fails. parameters: of each cell's
-    network."""
+    """Return the bytes of checkpoints that the cells leave, if no client fails. parameters: of each cell's network."""
     files = 0
     for cell, count in zip(cells, parameters, strict=True):
         scenario = cell.scenario

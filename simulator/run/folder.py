@@ -144,8 +144,7 @@ def is_free(
 
 
 def _difference(content: dict[str, Any], description: dict[str, Any]) -> str:
-    """Return the first value of a scenario that has changed since a run was begun, in brackets; empty if only the
-    content of a file that it names has."""
+    """Return in brackets the first value of a scenario that has changed since a run was begun; "" if none has."""
     begun = description.get("scenario", {})
     before, now = ({".".join(map(str, key)): value for key, value in leaves(one)} for one in (begun, content))
     changed = [key for key in now if key in before and before[key] != now[key]]

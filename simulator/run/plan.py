@@ -96,8 +96,7 @@ def expected_attacks(cell: Cell) -> int:
 
 
 def expected_views(cell: Cell) -> Iterator[tuple[View, int, int]]:
-    """Yield each view with the number of its observations and of the pairs of checkpoints that these hold together, if
-    no client fails."""
+    """Yield each view with the number of its observations, and of their pairs of checkpoints, if no client fails."""
     federation, when = cell.scenario.federation, cell.scenario.adversary.when
     every = range(1, federation.rounds + 1)
     rounds = every if when == "every" else [round for round in sorted(set(when)) if round in every]

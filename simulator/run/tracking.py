@@ -94,8 +94,7 @@ TRACKERS = {"mlflow": mlflow_tracker, "wandb": wandb_tracker}
 
 
 def tracked(display: Display, plan: RunPlan) -> Display:
-    """Return the display with the trackers of `output.track` beside it. Raise InputError if one of them cannot be
-    started."""
+    """Return the display with the trackers of `output.track`; raise InputError if one cannot be started."""
     names = plan.scenario.output.track
     return Displays(display, *(_started(name, plan) for name in names)) if names else display
 

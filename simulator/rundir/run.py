@@ -63,8 +63,7 @@ def read_description(path: Path) -> dict:
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
-    """Make a property that reads a table of a run, or of a run that did not finish the rows of its journal. It raises
-    InputError if there is nothing."""
+    """Make a property that reads a table, of an unfinished run from its journal. It raises InputError for nothing."""
 
     def read(run: "Run") -> pd.DataFrame:
         path = run.path / f"{table.name}.parquet"

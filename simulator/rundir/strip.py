@@ -59,8 +59,7 @@ class Strip:
         return f"{self.title} ({which} {len(self)} of {self.total} shown)" if self.total > len(self) else self.title
 
     def lines(self, columns: int) -> Iterator["Strip"]:
-        """Cut the strip into pieces of at most `columns` pairs, the first with the heading; one piece without
-        images."""
+        """Cut the strip into pieces of at most `columns` pairs, the first with the heading; one without images."""
         for start in range(0, max(len(self), 1), columns):
             part = slice(start, start + columns)
             private = None if self.private is None else self.private[part]

@@ -113,8 +113,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 
 
 def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
-    """Read the private images behind an observation, in the model's input space: for the evaluator, not an
-    adversary."""
+    """Read the private images behind an observation, in the model's input space, for the evaluator alone."""
     if cell not in record.cells:
         raise InputError("--evaluator takes private images from a scenario, an audit has none: --images PATH")
     key = ObservationKey(observation.round, observation.client, observation.threat_model)

@@ -92,8 +92,7 @@ class Owner:
         return InfiniteNTK(**{name: options[name] for name in ("depth", "bias", "parameterization")})
 
     def kernel_named(self, name: str) -> InfiniteNTK:
-        """Return the kernel `limit`, that of `kernel`, `authors` or `width_matched`
-        (clients.distillation.evaluation)."""
+        """Return the kernel `limit` (that of `kernel`), `authors` or `width_matched`."""
         return named_kernel(name, self.kernel, option_values(self.scenario.model)["width"])
 
     def network(self, purpose: str) -> nn.Module:

@@ -49,8 +49,7 @@ class Description(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where an observation is from. architecture: of its network. store: the folders of its checkpoints and distilled
-    images."""
+    """Where an observation is from. architecture: of its network. store: its checkpoints and distilled images."""
 
     recorded: RecordedObservation
     architecture: Architecture

@@ -107,8 +107,7 @@ def is_current(run_dir: Path) -> bool:
 
 
 def write_report(run_dir: Path, say: Say = print) -> None:
-    """Draw the figures of a finished run or audit, and write its page. say: takes a line for each figure that cannot
-    be drawn."""
+    """Draw the figures of a run or audit, and write its page. say: takes a line for each figure that fails."""
     run = Run(run_dir)
     write_atomically(run.path / PAGE, render(run_page(run, draw_figures(run, say), say)))
 

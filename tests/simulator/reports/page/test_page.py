@@ -45,7 +45,7 @@ def test_a_page_says_what_was_found_and_needs_nothing_else(record):
     assert all(re.findall(r'<img [^>]*alt="[^"]{8,}"', image) for image in re.findall(r"<img [^>]*>", text))
     row = record.leakage[record.leakage.target == "private"].iloc[0]
     floor = max(row.floor_leakage, row.mean_image_leakage)
-    said = "Client 0, round 1: 1 private digit above what mean_image made of the update; 1 of 3 recovered. "
+    said = "Client 0, round 1: 1 private image above what mean_image made of the update; 1 of 3 recovered. "
     assert f"{said}Leakage {row.leakage:.2f} (the floor is {floor:.2f}), median L2" in text and floor > 0
     assert row.leakage_floor == floor
 
