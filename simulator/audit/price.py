@@ -1,5 +1,6 @@
 """The price of an audit: an estimate before it begins, the time left while it runs, the attacks left after it."""
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -7,13 +8,11 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from attacks import Knowledge, Observation
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
 from simulator.evaluation.attack_run import SCORE, AttackRun, attack_seconds, clock, not_counting, work_seconds
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
-from simulator.scenario.sections import AttackConfig
 
 MINUTES = 5.0
 STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
@@ -63,7 +62,12 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list
     if not keys:
         return []
     observation, knowledge = plan.observation(keys[0]), plan.knowledge(keys[0])
-    each = {one.label: _seconds(plan, one, observation, knowledge) for one in plan.attacks if counts[one.label]}
+    each: dict[str, float | None] = {}
+    for one in plan.attacks:
+        if counts[one.label]:
+            each[one.label] = 0.0
+            with contextlib.suppress(Exception):  # it fails on this update, as its row will say
+                each[one.label] = attack_seconds(AttackRun(one, plan.options.seed), observation, knowledge)
     start = work_seconds()
     if (source := jobs[0].setting.candidates) is not None:
         tell_candidates(source, observation, knowledge)
@@ -82,14 +86,6 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list
     if minutes and (slow or known / CORES > 60 * minutes):
         lines.append(f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end")
     return lines
-
-
-def _seconds(plan: AuditPlan, attack: AttackConfig, observation: Observation, knowledge: Knowledge) -> float | None:
-    """Return `attack_seconds`; 0 if the attack fails on this update, as its row will say."""
-    try:
-        return attack_seconds(AttackRun(attack, plan.options.seed), observation, knowledge)
-    except Exception:
-        return 0.0
 
 
 def describe_rest(leakage: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +23,7 @@ from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.time_limit import last_resort, unhurried
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
-from simulator.results.storage import CellStore, Material, TensorFile
-
-
-class Shelf:
-    """Puts each file into the object store once, and keeps it while a job needs it.
-
-    The clients of a round share its global checkpoint, the attacks on an observation all of its files. Ray frees
-    tensors without a reference.
-    """
-
-    def __init__(self) -> None:
-        self.held: dict[Path, Any] = {}  # references
-
-    def put(self, sources: Mapping[str, TensorFile]) -> list[Any]:
-        """Return references to the tensors, in the order of the sources, and read files that are not there yet. Raise
-        InputError if a file is missing or damaged."""
-        for source in sources.values():
-            if source.path not in self.held:
-                self.held[source.path] = ray.put(source.read())
-        return [self.held[source.path] for source in sources.values()]
-
-    def keep_only(self, needed: Iterable[Path]) -> None:
-        self.held = {path: self.held[path] for path in set(needed) & set(self.held)}
-
+from simulator.results.storage import CellStore, Material
 
 ATTACK_RESOURCE = "attack"
 # least and most seconds beyond its time limit for a job to end, and as many again for its score
@@ -149,7 +126,8 @@ class Dispatcher:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         where: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
         self.board: Any = ray.remote(**where)(ProgressBoard).remote()
-        self.shelf = Shelf()
+        # references to files in the object store: a round's clients share its global checkpoint, attacks an observation
+        self.held: dict[Path, Any] = {}
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
         self.starting: list[Any] = []  # tasks of workers that still import
@@ -199,14 +177,15 @@ class Dispatcher:
     def close(self) -> None:
         for reference in self.running:
             ray.cancel(reference, force=True)
-        self.shelf.keep_only([])
+        self.held = {}
         ray.kill(self.board)
 
     def _start(self) -> None:
         self._wait_for_workers(0)
         while self.waiting and len(self.running) + len(self.starting) < self.limit:
             self._send(self.waiting.popleft())
-        self.shelf.keep_only(path for paths in self.needs.values() for path in paths)
+        needed = {path for paths in self.needs.values() for path in paths}
+        self.held = {path: self.held[path] for path in needed & set(self.held)}  # Ray frees the others
 
     def _wait_for_workers(self, timeout: float) -> None:
         """Wait for a worker that is starting: for a job that is sent meanwhile, Ray would start yet another."""
@@ -222,7 +201,10 @@ class Dispatcher:
         try:
             material = Material.read(store := CellStore(job.root), job.key)
             recorded, sources = material.recorded, material.sources(store)
-            tensors = self.shelf.put(sources)
+            for source in sources.values():
+                if source.path not in self.held:
+                    self.held[source.path] = ray.put(source.read())
+            tensors = [self.held[source.path] for source in sources.values()]
         except Exception as error:
             self.unsent.append((job, fault(job, error, start, recorded)))
             return

@@ -2,14 +2,12 @@
 
 import json
 import textwrap
-from collections.abc import Sequence
 
 import pandas as pd
 from rich.table import Table
 
 from simulator.reports.tables import CLOSER, cells_of, grid, in_letters, key_cells, worth_showing
 from simulator.reports.verdict import TITLES, Verdict
-from simulator.results.columns import Column
 from simulator.results.keys import ALL
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
 
@@ -43,7 +41,8 @@ def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
     order = [columns.pop(name) for name in FIRST if name in columns] + list(columns.values())
     more = f"the worst {MAX_LINES} of {len(rows)}; the others with --all, and in leakage.csv"
     title, note = "The worst for each client, the most exposed first", more if len(rows) > MAX_LINES else ""
-    return row_table(rows.head(MAX_LINES), order, swept, width, title=title, note=note)
+    shown = rows.head(MAX_LINES)
+    return in_letters(grid(title, key_cells(shown, swept) | cells_of(shown, order), note), width)
 
 
 def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -54,14 +53,8 @@ def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
 
 def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
     """Make a table of every row of the leakage table, in its order."""
-    return row_table(leakage, worth_showing(leakage), swept, width, title="Every attack in every round")
-
-
-def row_table(
-    rows: pd.DataFrame, columns: Sequence[Column], swept: list[str], width: int, *, title: str, note: str = ""
-) -> Table:
-    """Make a table of `width` letters: columns that tell less are left out if they do not fit."""
-    return in_letters(grid(title, key_cells(rows, swept) | cells_of(rows, columns), note), width)
+    cells = key_cells(leakage, swept) | cells_of(leakage, worth_showing(leakage))
+    return in_letters(grid("Every attack in every round", cells), width)
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:

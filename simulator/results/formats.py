@@ -102,12 +102,8 @@ def reconstruction_file(found: Reconstruction) -> bytes:
     attack would not vouch for; residual: (M,); if there are any, duals, groups (M,) of views of one image, features."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
-    if found.duals is not None:
-        arrays["duals"] = found.duals.numpy()
-    if found.groups is not None:
-        arrays["groups"] = found.groups.numpy()
-    if found.features is not None:
-        arrays["features"] = found.features.numpy()
+    more = {"duals": found.duals, "groups": found.groups, "features": found.features}
+    arrays |= {name: values.numpy() for name, values in more.items() if values is not None}
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()

@@ -9,7 +9,7 @@ import ray
 from ray import cloudpickle
 
 from simulator.evaluation import dispatch
-from simulator.evaluation.dispatch import Dispatcher, Shelf
+from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import attack
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.results.storage import Material
@@ -94,7 +94,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.clock = [0.0]
         dispatcher.board = Handle(ProgressBoard(lambda: dispatcher.clock[0]))
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
-        dispatcher.needs, dispatcher.unsent, dispatcher.shelf, dispatcher.slotted = {}, [], Shelf(), False
+        dispatcher.needs, dispatcher.unsent, dispatcher.held, dispatcher.slotted = {}, [], {}, False
         dispatcher.last_sign, dispatcher.again = time.monotonic(), set()
         dispatcher.starting, dispatcher.prepared, dispatcher.limit = [], time.monotonic(), 2
         dispatcher.ray = FakeRay()
