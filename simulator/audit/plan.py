@@ -57,6 +57,7 @@ def default_attacks(
 
 
 MOST_CHANNELS = 4  # of pictures
+IMAGES = ("truth", "public", "candidates")  # options that name images
 TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
 
@@ -87,19 +88,12 @@ class AuditOptions:
     seed: int = 0
 
     @classmethod
-    def of(
-        cls,
-        model: str,
-        truth: str | Path | None = None,
-        public: str | Path | None = None,
-        candidates: str | Path | None = None,
-        **others: Any,
-    ) -> "AuditOptions":
+    def of(cls, model: str, **others: Any) -> "AuditOptions":
         """Make paths absolute: workers have folders of their own. Raise InputError for images that cannot be used."""
         file, colon, factory = model.rpartition(":")
         model = f"{absolute(file)}:{factory}" if colon and file.endswith(".py") else model
-        truth, public, candidates = absolute(truth), absolute(public), absolute(candidates)
-        options = cls(model=model, truth=truth, public=public, candidates=candidates, **others)
+        paths = {name: absolute(others.get(name)) for name in IMAGES}
+        options = cls(model=model, **others | paths)
         check_order(options.shape)
         _check_images(options)
         return options

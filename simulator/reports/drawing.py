@@ -16,8 +16,8 @@ from cycler import cycler
 
 from clients.defenses import DEFENSES
 from simulator.errors import said_by
+from simulator.reports.tables import short, swept_keys
 from simulator.results.disk import below, inside
-from simulator.results.schema import LEAKAGE, SAMPLES
 
 matplotlib.use("Agg")  # files only: works without a display
 
@@ -141,19 +141,6 @@ def apart(wanted: Sequence[float], gap: float) -> np.ndarray:
     steps = gap * np.arange(len(wanted))
     free = np.maximum.accumulate(np.asarray(wanted) - steps)  # without the gaps: may coincide, may not descend
     return np.clip(free, 0.0, max(0.0, 1.0 - steps[-1])) + steps
-
-
-HELPERS = ("cell", "panel", "who")  # columns that are neither of the schema nor swept
-
-
-def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """Name the settings of a sweep other than the seed and the defenses, which are columns of every table."""
-    return [name for name in frame if name not in {*HELPERS, *LEAKAGE.columns, *SAMPLES.columns}]
-
-
-def short(key: str) -> str:
-    """Return a setting's own name, without its section: `learning rate`."""
-    return key.rpartition(".")[2].replace("_", " ")
 
 
 def in_words(value: object) -> str:

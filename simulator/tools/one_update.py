@@ -18,7 +18,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
-from simulator.audit.plan import AuditOptions, AuditPlan
+from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
@@ -33,7 +33,6 @@ from simulator.run.folder import claimed_folder, describe_scenario, surroundings
 from simulator.rundir.run import AUDIT, DESCRIPTION, Run
 from simulator.scenario.sections import AttackConfig
 
-IMAGES = ("truth", "public", "candidates")  # that an audit was given
 FACTS = "facts.json"  # of whatever `fedspill attack` wrote
 CONSTANTS = "constants.json"  # beside it, where the attack has tuned constants
 RECORDING = "recording"  # below the folder of an attack on two checkpoints

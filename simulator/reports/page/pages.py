@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from attacks import InputError
 from simulator.errors import one_line
+from simulator.reports import tables
 from simulator.reports.benchmark_advice import advice
 from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.drawing import Drawn
@@ -34,8 +35,7 @@ from simulator.reports.page.pictures import (
     picture_of,
     summary_of,
 )
-from simulator.reports.page.rows import exposure_grid, leakage_grid, utility_grid
-from simulator.reports.tables import Grid, cells_of, defenses_grid, equal_utility_grid, grid
+from simulator.reports.tables import Grid
 from simulator.reports.verdict import TITLES, Verdict, verdict
 from simulator.reports.verdict_words import sentence
 from simulator.results.disk import write_atomically
@@ -124,7 +124,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     kind = "run" if SCENARIO in description else "audit"
     recording = Path(asked.get("recording", run.path))
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
-    rows = leakage_grid(leakage)
+    rows = tables.leakage_grid(leakage)
     worst, others = pictures(run, say)
     command, needs = repeat(run, kind, name)
     return Page(
@@ -133,7 +133,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
         summary=summary_of(description),
         verdict=verdict(leakage, run.stopped),
         worst=worst,
-        exposures=exposure_grid(leakage),
+        exposures=tables.exposure_grid(leakage),
         utility=utility_of(run),
         charts=tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)),
         others=others,
@@ -178,7 +178,7 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Picture | None:
 def utility_of(run: Run) -> Grid | None:
     """Make the table of utility; None if it was not measured, as in an audit."""
     try:
-        return utility_grid(run.utility, run.leakage)
+        return tables.utility_grid(run.utility, run.leakage)
     except InputError:
         return None
 
@@ -200,15 +200,15 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     defenses on the same images replaces the pictures of other clients."""
     own = run_page(run, (), say)
     conclusion = advice(table)
-    defenses = defenses_grid(table, benchmark().columns["not_attacked_by"])
+    defenses = tables.defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
         "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
         "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, "
         "a low share says little: it may have been the strongest."
     )
-    folded = [grid("All rows of benchmark.csv", cells_of(table, benchmark().columns.values()))]
+    folded = [tables.grid("All rows of benchmark.csv", tables.cells_of(table, benchmark().columns.values()))]
     if len(equal):
-        folded.insert(0, equal_utility_grid(equal))
+        folded.insert(0, tables.equal_utility_grid(equal))
     return replace(
         own,
         kind="benchmark",

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from attacks import InputError
 from simulator.audit.run_audit import audit
 from simulator.reports.gate import judge, parse_limits
-from simulator.reports.page.rows import exposure_grid, leakage_grid
+from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
 from tests.simulator.audit.recorded import SHAPE, record

@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from docs.reference.scenarios import reference
-from simulator.reports.page.rows import leakage_grid
 from simulator.reports.screen import full_table, granted_lines
-from simulator.reports.tables import defenses_grid, in_letters, legend
+from simulator.reports.tables import defenses_grid, in_letters, leakage_grid, legend
 from simulator.results.schema import LEAKAGE
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attacks.update.private_set import UNKNOWN_MEAN
-from simulator.reports.page.rows import exposure_grid
+from simulator.reports.tables import exposure_grid
 from simulator.reports.verdict import verdict
 from simulator.reports.verdict_words import AGAINST, REMEDIES
 from simulator.results.schema import LEAKAGE

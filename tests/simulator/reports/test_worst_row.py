@@ -7,8 +7,8 @@ import torch
 from simulator.reports import benchmark_figures, strips
 from simulator.reports.page import pages
 from simulator.reports.page.pictures import Picture
-from simulator.reports.page.rows import leakage_grid
 from simulator.reports.screen import worst_rows
+from simulator.reports.tables import leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
 from simulator.rundir import run as rundir

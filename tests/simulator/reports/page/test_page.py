@@ -14,7 +14,7 @@ from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
 from simulator.reports.page.pages import render, run_page
 from simulator.reports.page.pictures import distance, in_words, picture_of, tile
-from simulator.reports.page.rows import leakage_grid, utility_grid
+from simulator.reports.tables import leakage_grid, utility_grid
 from simulator.results.schema import LEAKAGE, UTILITY
 from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row, utility_row
