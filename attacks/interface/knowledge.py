@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.interface.options import POSITIVE, Range, misfits, no_more_than
+from attacks.interface.options import POSITIVE, Range, meanings, misfits, no_more_than
 from attacks.interface.pictures import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
@@ -19,119 +19,72 @@ MOST_BITS = 32  # of an entry: more than parameters have say nothing
 class About(NamedTuple):
     """What a field of `Knowledge` is for those who grant it.
 
-    meaning: unit and reference, for docs/scenarios.md.
     example: as `--know FIELD=VALUE` and YAML take it.
     words: the field inside a sentence of a verdict; "" where its name does.
+    meaning: unit and reference, for docs/scenarios.md.
     """
 
-    meaning: str
     example: str
     words: str = ""
+    meaning: str = ""
 
 
 DECAY = Range("has to be from 0 to below 1", 0, 1, with_low=True)
 FINITE = Range("has to be finite")
+NOT_NEGATIVE_FINITE = Range("has to be 0 or positive, and finite", 0, with_low=True)
+Positive = Annotated[float | None, POSITIVE]
 Count = Annotated[int | None, POSITIVE, no_more_than(MOST_COUNT)]
 Bits = Annotated[int | None, POSITIVE, no_more_than(MOST_BITS)]
+Batches = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Knowledge:
     """What the adversary was told beyond its observation. Every field is unknown (None) unless it is granted.
 
-    The fields from `clip_norm` to `significant_bits` are of the defense in force, for an adaptive attacker.
+    The fields from `clip_norm` to `significant_bits` are of the defense in force, for an adaptive attacker. Public
+    images are (P, C, H, W), in the model's input space.
 
-    public_images: (P, C, H, W) in the model's input space.
+    num_private: number of private images behind the update, as FedAvg's clients report it
+    labels: class of every private image, counted from 0
+    pixel_mean: what is subtracted from pixels in [0, 1], one value per channel, as `data.mean` and `--mean`
+    pixel_std: what is divided by after that, one value per channel, as `data.std` and `--std`; unknown is taken for 1
+    pixel_range: lowest and highest value of pixels before mean and std, 0 and 1 unless images are on another scale
+    learning_rate, batch_size, weight_decay: of local training
+    steps: of local training in a round
+    optimizer: sgd, adam or adamw
+    momentum: of sgd
+    betas: of adam and adamw
+    batches: which images each local step used, as positions in `labels`
+    clip_norm: that the update, or each gradient, was clipped to
+    noise_scale: norm of Gaussian noise on the update, relative to the update's
+    noise_std: standard deviation of Gaussian noise on an entry of the update
+    kept_fraction: share of the update's entries that were sent, the others being 0
+    quantization_bits: of an entry of the update
+    significant_bits: of a parameter as it was sent: 8 in bfloat16, 11 in float16
+    public_images: images of the kind that are nobody's secret; `true` grants the public pool
     """
 
-    num_private: Annotated[
-        Count,
-        About(
-            "number of private images behind the update, as FedAvg's clients report it",
-            "20",
-            "the number of private images",
-        ),
-    ] = None
-    labels: Annotated[
-        tuple[int, ...] | None, About("class of every private image, counted from 0", "[3, 3, 7]", "their labels")
-    ] = None
-    pixel_mean: Annotated[
-        tuple[float, ...] | None,
-        FINITE,
-        About(
-            "what is subtracted from pixels in [0, 1], one value per channel, as `data.mean` and `--mean`",
-            "[0.4914, 0.4822, 0.4465]",
-            "the mean",
-        ),
-    ] = None
-    pixel_std: Annotated[
-        tuple[float, ...] | None,
-        POSITIVE,
-        About(
-            "what is divided by after that, one value per channel, as `data.std` and `--std`; unknown is taken for 1",
-            "[0.2470, 0.2435, 0.2616]",
-            "the deviation",
-        ),
-    ] = None
-    pixel_range: Annotated[
-        tuple[float, float] | None,
-        FINITE,
-        About(
-            "lowest and highest value of pixels before mean and std, 0 and 1 unless images are on another scale",
-            "[0, 1]",
-            "the range",
-        ),
-    ] = None
-    learning_rate: Annotated[float | None, POSITIVE, About("of local training", "0.05", "the learning rate")] = None
-    steps: Annotated[
-        Count,
-        About("of local training in a round", "8", "the number of steps"),
-    ] = None
-    batch_size: Annotated[Count, About("of local training", "5", "the batch size")] = None
-    optimizer: Annotated[str | None, About("sgd, adam or adamw", "sgd")] = None
-    momentum: Annotated[float | None, DECAY, About("of sgd", "0.9")] = None
-    betas: Annotated[tuple[float, float] | None, DECAY, About("of adam and adamw", "[0.9, 0.999]")] = None
-    weight_decay: Annotated[
-        float | None,
-        Range("has to be 0 or positive, and finite", 0, with_low=True),
-        About("of local training", "0.0005", "the weight decay"),
-    ] = None
-    batches: Annotated[
-        tuple[tuple[int, ...], ...] | None,
-        About(
-            "which images each local step used, as positions in `labels`",
-            "[[0, 1], [2, 3]]",
-            "which images each step used",
-        ),
-    ] = None
-    clip_norm: Annotated[
-        float | None, POSITIVE, About("that the update, or each gradient, was clipped to", "1.0", "the clipping bound")
-    ] = None
-    noise_scale: Annotated[
-        float | None,
-        POSITIVE,
-        About("norm of Gaussian noise on the update, relative to the update's", "0.1", "the relative noise"),
-    ] = None
-    noise_std: Annotated[
-        float | None,
-        POSITIVE,
-        About("standard deviation of Gaussian noise on an entry of the update", "0.001", "the noise"),
-    ] = None
-    kept_fraction: Annotated[
-        float | None,
-        POSITIVE,
-        no_more_than(1),
-        About("share of the update's entries that were sent, the others being 0", "0.1", "the share of entries sent"),
-    ] = None
-    quantization_bits: Annotated[Bits, About("of an entry of the update", "8", "the bits of an entry")] = None
-    significant_bits: Annotated[
-        Bits,
-        About("of a parameter as it was sent: 8 in bfloat16, 11 in float16", "8", "the precision of the parameters"),
-    ] = None
-    public_images: Annotated[
-        Tensor | None,
-        About("images of the kind that are nobody's secret; `true` grants the public pool", "true", "public images"),
-    ] = None
+    num_private: Annotated[Count, About("20", "the number of private images")] = None
+    labels: Annotated[tuple[int, ...] | None, About("[3, 3, 7]", "their labels")] = None
+    pixel_mean: Annotated[tuple[float, ...] | None, FINITE, About("[0.4914, 0.4822, 0.4465]", "the mean")] = None
+    pixel_std: Annotated[tuple[float, ...] | None, POSITIVE, About("[0.2470, 0.2435, 0.2616]", "the deviation")] = None
+    pixel_range: Annotated[tuple[float, float] | None, FINITE, About("[0, 1]", "the range")] = None
+    learning_rate: Annotated[Positive, About("0.05", "the learning rate")] = None
+    steps: Annotated[Count, About("8", "the number of steps")] = None
+    batch_size: Annotated[Count, About("5", "the batch size")] = None
+    optimizer: Annotated[str | None, About("sgd")] = None
+    momentum: Annotated[float | None, DECAY, About("0.9")] = None
+    betas: Annotated[tuple[float, float] | None, DECAY, About("[0.9, 0.999]")] = None
+    weight_decay: Annotated[float | None, NOT_NEGATIVE_FINITE, About("0.0005", "the weight decay")] = None
+    batches: Annotated[Batches | None, About("[[0, 1], [2, 3]]", "which images each step used")] = None
+    clip_norm: Annotated[Positive, About("1.0", "the clipping bound")] = None
+    noise_scale: Annotated[Positive, About("0.1", "the relative noise")] = None
+    noise_std: Annotated[Positive, About("0.001", "the noise")] = None
+    kept_fraction: Annotated[Positive, no_more_than(1), About("0.1", "the share of entries sent")] = None
+    quantization_bits: Annotated[Bits, About("8", "the bits of an entry")] = None
+    significant_bits: Annotated[Bits, About("8", "the precision of the parameters")] = None
+    public_images: Annotated[Tensor | None, About("true", "public images")] = None
 
     def __repr__(self) -> str:
         """Known fields alone, as they were given; images as their number."""
@@ -147,9 +100,10 @@ class Knowledge:
     @classmethod
     def about(cls) -> dict[str, About]:
         """Describe every field, by its name."""
-        return {
-            field.name: next(part for part in get_args(field.type) if isinstance(part, About)) for field in fields(cls)
-        }
+        said = meanings(cls)
+        declared = {field.name: get_args(field.type)[1:] for field in fields(cls)}
+        found = {name: next(part for part in parts if isinstance(part, About)) for name, parts in declared.items()}
+        return {name: about._replace(meaning=said[name]) for name, about in found.items()}
 
     def given(self) -> dict[str, Any]:
         """The known fields as plain values, for the table; images appear as their number."""

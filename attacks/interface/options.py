@@ -5,6 +5,7 @@ its range the check, the error and the JSON schema, from the line `learning_rate
 meaning.
 """
 
+import inspect
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -112,12 +113,12 @@ def meanings(kind: type) -> dict[str, str]:
     "name, other: meaning", each with the indented lines below it."""
     found: dict[str, str] = {}
     names: list[str] = []
-    for line in "\n".join(base.__doc__ or "" for base in reversed(kind.__mro__)).split("\n"):
-        head = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
+    for line in "\n".join(inspect.cleandoc(base.__doc__ or "") for base in reversed(kind.__mro__)).split("\n"):
+        head = re.match(r"(\w+(?:, \w+)*): (.*)", line)
         if head is not None:
             names = head[1].split(", ")
             found |= dict.fromkeys(names, head[2])
-        elif line.startswith("        "):
+        elif line.startswith("    "):
             found |= {name: f"{found[name]} {line.strip()}" for name in names}
         else:
             names = []
