@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attacks.interface.code_trust import allow_code as allow_code
+    from attacks.interface.plugins import allow_code as allow_code
     from attacks.library import ATTACKS as ATTACKS
     from attacks.library import Attack as Attack
     from attacks.library import BestPublic as BestPublic
@@ -35,7 +35,7 @@ OWN_HOME = {  # of names that need no attack: asking for one of them does not im
     "LeakageScore": "attacks.scoring.leakage",
     "Observation": "attacks.interface.observation",
     "Pool": "attacks.scoring.images",
-    "allow_code": "attacks.interface.code_trust",
+    "allow_code": "attacks.interface.plugins",
     "score": "attacks.scoring.leakage",
     "torch_generator": "attacks.interface.torch_tools",
 }
@@ -49,6 +49,6 @@ def __getattr__(name: str) -> Any:
     if name in OWN_HOME:
         return getattr(importlib.import_module(OWN_HOME[name]), name)
     library = importlib.import_module("attacks.library")
-    if name not in library.__all__:
+    if not hasattr(library, name):
         raise AttributeError(f"module 'attacks' has no attribute {name!r}")
     return getattr(library, name)

@@ -14,7 +14,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known, check_values
 from attacks.interface.pictures import Normalization, Pictures
-from attacks.interface.plugins import Registry
+from attacks.interface.plugins import Registry, subclass_of
 from attacks.interface.torch_tools import choose_device, exact_convolutions
 from attacks.update.private_set import (
     check_knowledge,
@@ -30,8 +30,7 @@ Progress = Callable[[int, int, float], None]
 Facts = dict[str, float | str]
 """What an attack measured, by name, and the names of the layers it measured at."""
 
-CONSTANT = "threshold_"
-"""How the name of a fact begins that nobody measured: a tuned constant that took part."""
+CONSTANT = "threshold_"  # how the name of a fact begins that nobody measured: a tuned constant that took part
 
 
 def silent(done: int, total: int, loss: float) -> None:
@@ -51,12 +50,9 @@ class Reconstruction:
     relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
     loss_trace: (iteration, loss) pairs.
     facts: what the attack measured on its way, by name.
-    held: (H, C, H, W), like `images`: further candidates that the attack has and would not vouch for. A veto keeps them
-        out of `images`, not out of the adversary's hands, so they are scored too.
-    groups: (M,) from 0, which images returned are views of one, where there are more of them than private images; None
-        where each stands for itself.
-    features: (F, …), what was recovered of private images inside the network, at the parameters sent, where an attack
-        finds that before it finds pixels; the best first, and of all images found, returned or held.
+    held: (H, C, H, W), like `images`: further candidates, which the attack does not vouch for; they are scored, too.
+    groups: (M,) from 0, which images are views of one, where more are returned than there are private images.
+    features: (F, …), what was recovered of private images inside the network, at the parameters sent, the best first.
     """
 
     images: Tensor
@@ -140,9 +136,8 @@ class Reconstruction:
 class Attack(ABC):
     """One attack: a frozen dataclass whose fields are its options. It sees an observation and its knowledge only.
 
-    Callers use `run`, which is the same for every attack. An attack of your own is a file with its mathematics and
-    an import in `attacks/library.py`; docs/howto/extending.md has a complete one. tests/attacks/test_common.py runs
-    over it.
+    Callers use `run`, which is the same for every attack. docs/howto/extending.md has a complete attack of one's own;
+    tests/attacks/test_common.py runs over it.
     """
 
     kind: ClassVar[str] = "attack"
@@ -214,18 +209,13 @@ class Attack(ABC):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Attack a checked observation. Its network is the attack's own, on its device and in evaluation mode.
+        """Attack a checked observation, whose network is the attack's own, on its device and in evaluation mode.
 
-        Returns candidates in any order, on any device; `run` completes the result. Raises InputError where the update
-        tells nothing, as one of zero does.
+        Returns candidates in any order, on any device. Raises InputError where the update tells nothing.
         """
 
 
-def _attack(found: object) -> type[Attack] | None:
-    return found if isinstance(found, type) and issubclass(found, Attack) else None
-
-
-ATTACKS: Registry[type[Attack]] = Registry("attack", "fedspill.attacks", _attack)
+ATTACKS: Registry[type[Attack]] = Registry("attack", "fedspill.attacks", subclass_of(Attack))
 AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 

@@ -1,11 +1,9 @@
 """Which candidates are members, at a false-positive rate that images held out calibrate; and confidence intervals.
 
 Outsiders are images that are known to be no members. A candidate that is none either is exchangeable with them, so that
-the share (k + 1) / (n + 1) of such candidates scores above the (k + 1)-th largest of n outsiders' scores, whatever the
-scores are (split conformal prediction; Vovk, Gammerman and Shafer 2005). How many of Q candidates do is then
-beta-binomial, with parameters k + 1 and n − k, which says whether as many as were told may be chance.
-
-The intervals, of shares and of areas under ROC curves, hold for samples as small as a client's.
+the share (k + 1) / (n + 1) of such candidates scores above the (k + 1)-th largest of n outsiders' scores (split
+conformal prediction; Vovk, Gammerman and Shafer 2005). How many of Q candidates do is then beta-binomial, with
+parameters k + 1 and n − k, which says whether as many as were told may be chance.
 """
 
 import math
@@ -95,8 +93,8 @@ def exact_interval(successes: int, trials: int) -> Interval:
 def auc_interval(auc: float, positives: int, negatives: int) -> Interval:
     """Compute the interval of an area under the ROC curve (Newcombe 2006, method 5): all θ with |AUC − θ| ≤ z · s(θ).
 
-    s(θ) is Hanley and McNeil's (1982) standard error with the mean of both sample sizes in place of each. Since it is
-    that of θ and not of the estimate, the interval has a width at an AUC of 1 too, where DeLong's has none.
+    s(θ) is Hanley and McNeil's (1982) standard error with the mean of both sample sizes in place of each, of θ and not
+    of the estimate: the interval has a width at an AUC of 1 too.
     """
     z, spare = float(ndtri((1 + LEVEL) / 2)), (positives + negatives) / 2 - 1
 

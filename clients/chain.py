@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
-from attacks.interface.plugins import load_object
+from attacks.interface.plugins import load_object, require_allowed
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
 from clients.defenses.base import Metrics, Transformation
@@ -38,10 +37,9 @@ def _is_defense(path: str) -> bool:
         return True
     try:
         require_allowed(path)
-        found = load_object(path, "defense")
+        return DEFENSES.accept(load_object(path, "defense")) is not None
     except InputError:
         return False
-    return isinstance(found, type) and issubclass(found, Defense)
 
 
 @dataclass(frozen=True)

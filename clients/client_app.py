@@ -11,10 +11,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from attacks.interface.plugins import look_in_working_folder, users_frames
+from attacks.interface.plugins import look_in_working_folder, require_allowed, users_frames
 from attacks.interface.torch_tools import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod

@@ -1,7 +1,4 @@
-"""What the adversary holds: checkpoints, and the architecture they belong to.
-
-There is no place for private images or labels here: what an adversary may know beside is in `Knowledge`.
-"""
+"""What the adversary holds: checkpoints, and the architecture they belong to; never private images or labels."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -103,12 +100,11 @@ class Observation:
         return tuple(name for name, parameter in self.model.named_parameters() if parameter.requires_grad)
 
     def with_own_model(self, device: torch.device) -> "Observation":
-        """The same checkpoints with a copy of the network, on `device` and in evaluation mode: the caller's stays as
-        it is."""
+        """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
         return replace(self, model=copy.deepcopy(self.model).to(device).eval())
 
     def on(self, device: torch.device) -> "Observation":
-        """The same checkpoints on `device`, with a copy of the network there, in evaluation mode."""
+        """Copy checkpoints and network to `device`, the network in evaluation mode."""
         there = tuple(
             ({k: v.to(device) for k, v in initial.items()}, {k: v.to(device) for k, v in final.items()})
             for initial, final in self.pairs
@@ -133,22 +129,21 @@ class Observation:
         return moving
 
     def without_zero_updates(self) -> "Observation":
-        """The same without the pairs whose update is zero: they say nothing. InputError where all are."""
+        """Leave out the pairs whose update is zero. InputError where all are."""
         if len(self._moving) == len(self.pairs):
             return self
         return replace(self, pairs=tuple(self.pairs[i] for i in self._moving))
 
     def one_round(self) -> tuple["Observation", tuple[str, ...]]:
-        """(the first pair whose update is not zero, alone; a warning where others are not zero either): for what looks
-        at one round only. InputError where all are zero."""
+        """(the first pair whose update is not zero, alone; a warning where others are not zero either). InputError
+        where all are zero."""
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
 
 
 def _laid_out(state: State, model: State) -> State:
-    """The state with every tensor in memory as the model has it, whose code may rely on that: a file keeps the layout
-    of those who wrote it, as channels last. Nothing is copied that lies so already."""
+    """Lay out every tensor in memory as the model has it, whose code may rely on that; nothing is copied that is so."""
     moved = {
         name: torch.empty_like(own, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
         for name, tensor in state.items()

@@ -1,8 +1,6 @@
 """Options of attacks and defenses, and fields of `Knowledge`: declared once, checked and described from there.
 
-A declaration is `learning_rate: Annotated[float, POSITIVE] = 0.05`. From its type come the choices of a `Literal`, from
-its range the check, the error and the JSON schema, from the line `learning_rate: …` of the class's docstring the
-meaning.
+A declaration is `learning_rate: Annotated[float, POSITIVE] = 0.05`, and a line `learning_rate: …` of the docstring.
 """
 
 import inspect
@@ -93,7 +91,7 @@ def _no_choices(owner: Any) -> Iterator[str]:
 
 
 def check_values(owner: Any, called: str = "") -> None:
-    """Raise InputError for the first option of a dataclass that is out of its range, or no value of its `Literal`.
+    """Raise InputError for the first option that is out of its range, or no value of its `Literal`.
 
     called: how the error calls the owner, by default by its kind and name.
     """

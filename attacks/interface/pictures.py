@@ -59,11 +59,12 @@ class Pictures:
         return f"Pictures({self.title!r}: {counts}; shown in a notebook, saved by .save('FILE.png'))"
 
     def _repr_html_(self) -> str:
-        rows = [
-            _row(label, (_element(image, f"{label}, {i}") for i, image in enumerate(images, start=1)))
-            for label, images in self.strips
-            if len(images)
-        ]
+        style = f'height="{HEIGHT}" style="image-rendering:pixelated"'
+        rows = []
+        for label, images in self.strips:
+            data = [(f"{label}, {i}", base64.b64encode(png(one)).decode()) for i, one in enumerate(images, start=1)]
+            cells = [f'<img alt="{escape(text)}" {style} src="data:image/png;base64,{code}">' for text, code in data]
+            rows += [_row(label, cells)] if cells else []
         if self.captions:
             rows.append(_row("", map(escape, self.captions)))
         notes = "".join(f"<br>{escape(note)}" for note in self.notes)
@@ -103,8 +104,8 @@ def png(image: Tensor) -> bytes:
 
 
 def stretched(images: Tensor) -> Tensor:
-    """Make images (N, C, H, W) fit to be shown: stretch one with values outside [0, 1], as where the mean of the pixels
-    is not known, so that its lowest value is black and its highest white."""
+    """Stretch images (N, C, H, W) with values outside [0, 1], as where the mean of the pixels is not known: the lowest
+    value is black, the highest white."""
     low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
     whole = (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).tiny)
     return torch.where((low < 0) | (high > 1), whole, images)
@@ -116,12 +117,6 @@ def _colours(images: Tensor) -> Tensor:
     if images.shape[1] == 3:
         return images
     return images.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
-
-
-def _element(image: Tensor, text: str) -> str:
-    data = base64.b64encode(png(image)).decode()
-    style = f'height="{HEIGHT}" style="image-rendering:pixelated"'
-    return f'<img alt="{escape(text)}" {style} src="data:image/png;base64,{data}">'
 
 
 def _row(label: str, cells: Iterable[str]) -> str:

@@ -1,7 +1,13 @@
-"""Parts by name: our own, those that an installed package offers as entry points, and those at an import path."""
+"""Parts by name: our own, those of installed packages (entry points), and those at an import path, if they may run.
+
+A scenario may come from a colleague, a run directory by mail: they hold data, but a network or a Flower mod that they
+name, `FILE.py:factory` or `package.module:name`, could be any program. Whoever has read it allows it, by
+`--allow-code` or `allow_code()`. The permission stands in the environment, so that Ray's workers have it too.
+"""
 
 import importlib
 import importlib.util
+import os
 import sys
 import sysconfig
 import traceback
@@ -9,16 +15,31 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import torch
-
-from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError, nearest
 
 Part = TypeVar("Part")
 HOME = Path(__file__).resolve().parents[2]
 GENERATED = ("<frozen", "<string>", "<eval_with_key>")  # files of code that Python, dataclasses and torch.fx make
+FLOWERS_OWN = ("flwr.clientapp.mod:", "flwr.client.mod:")  # mods of the Flower that is installed
+VARIABLE = "FEDSPILL_ALLOW_CODE"
+ALL = "all"
+
+
+def allow_code(*names: str) -> None:
+    """Allow the code of these names to run in this process and in those that it starts; without names, any code."""
+    known = os.environ.get(VARIABLE, "").split("\n")
+    os.environ[VARIABLE] = "\n".join(filter(None, dict.fromkeys([*known, *(names or (ALL,))])))
+
+
+def require_allowed(name: str) -> None:
+    """Raise InputError where nobody has allowed the code of this name to run."""
+    if not name.startswith(FLOWERS_OWN) and not {ALL, name} & set(os.environ.get(VARIABLE, "").split("\n")):
+        raise InputError(
+            f"{name!r} is code that would run on this machine: read it, then add --allow-code "
+            f"(or set {VARIABLE}={ALL}); see SECURITY.md"
+        )
 
 
 class Registry(dict[str, Part]):
@@ -70,6 +91,11 @@ class Registry(dict[str, Part]):
         return part
 
 
+def subclass_of(base: type) -> Callable[[object], Any]:
+    """Accept subclasses of `base` as parts of a registry."""
+    return lambda found: found if isinstance(found, type) and issubclass(found, base) else None
+
+
 def load_object(path: str, called: str) -> object:
     """Load the object at `package.module:name` or `FILE.py:name`.
 
@@ -117,11 +143,13 @@ def own_traceback(error: BaseException) -> str:
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Those below fedspill's first one that are of neither fedspill nor an installed package: of a network, an attack
-    or a defense of the user's, the innermost last. None where fedspill called nothing of the kind."""
+    """Those below fedspill's first one that are of neither fedspill nor an installed package, the innermost last: of a
+    network, an attack or a defense of the user's."""
     frames, paths = list(traceback.extract_tb(error.__traceback__)), sysconfig.get_paths()
     ours = tuple(str(HOME / name) for name in ("attacks", "clients", "simulator"))
-    libraries = (str(Path(torch.__file__).parents[1]), *(paths[name] for name in ("stdlib", "platstdlib", "purelib")))
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib")]
+    torch = importlib.util.find_spec("torch")
+    libraries = (*installed, *([str(Path(torch.origin).parents[1])] if torch and torch.origin else []))
     below = next((i for i, frame in enumerate(frames) if frame.filename.startswith(ours)), len(frames))
     others = (*ours, *libraries, *GENERATED)
     return [frame for frame in frames[below:] if not frame.filename.startswith(others)]

@@ -1,10 +1,8 @@
-"""What everything here needs of torch: devices, optimizers without the compiler, Adam on a half cosine, random streams.
+"""What everything here needs of torch: devices, optimizers without the compiler, Adam, random streams.
 
 `torch.optim` marks some methods of an optimizer as not to be compiled, and the mark imports the compiler: two to four
-seconds of every process that takes a single step, longer than the training of most simulated clients. Nothing is
-compiled here. The optimizers are `torch.optim`'s with the marks taken off; a step gives the same bits.
-
-Every random stream of fedspill is a generator seeded from what it is for, never a global one.
+seconds of every process that takes a step. The optimizers here are `torch.optim`'s with the marks taken off; a step
+gives the same bits. Every random stream of fedspill is a generator seeded from what it is for, never a global one.
 """
 
 import contextlib
@@ -39,18 +37,14 @@ def choose_device(device: str) -> torch.device:
 
 @contextlib.contextmanager
 def exact_convolutions() -> Iterator[None]:
-    """Make convolutions on a GPU deterministic and exact in float32.
-
-    By default cuDNN uses TF32 since Ampere, of 10 bits, a thousandth, where attacks tell images apart by a
-    hundred-thousandth.
-    """
+    """Make convolutions on a GPU deterministic and exact in float32: cuDNN's TF32 is off by a thousandth, where attacks
+    tell images apart by a hundred-thousandth."""
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         yield
 
 
 def require_usable_card() -> None:
-    """Exit if earlier work broke the GPU for this process, as everything after it would fail. Another process then gets
-    the work."""
+    """Exit if earlier work broke the GPU for this process: another process then gets the work."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -76,8 +70,7 @@ MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 def uncompiled(kind: type[Kind]) -> type[Kind]:
-    """Make a class of optimizers with `kind`'s methods beneath their decorators. Steps are not differentiable: of the
-    decorators only `no_grad` has to stay."""
+    """Take the decorators off `kind`'s methods. Steps are not differentiable: only `no_grad` has to stay."""
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in MARKED}
     return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(inspect.unwrap(kind.step))})
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.interface.options import check_values
-from attacks.interface.plugins import Registry
+from attacks.interface.plugins import Registry, subclass_of
 from attacks.interface.torch_tools import torch_generator
 from clients.batch_norm import moving_statistics
 from clients.config import ClientConfig, TrainingConfig
@@ -217,12 +217,8 @@ class FlowerMod(Defense):
         return self
 
 
-def _defense(found: object) -> type[Defense] | None:
-    return found if isinstance(found, type) and issubclass(found, Defense) else None
-
-
 DEFENSES: Registry[type[Defense]] = Registry(
-    "defense", "fedspill.defenses", _defense, " (a Flower mod is named package.module:mod)"
+    "defense", "fedspill.defenses", subclass_of(Defense), " (a Flower mod is named package.module:mod)"
 )
 DefenseClass = TypeVar("DefenseClass", bound=type[Defense])
 

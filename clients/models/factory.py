@@ -11,9 +11,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from attacks.interface.code_trust import require_allowed
 from attacks.interface.errors import InputError, nearest
-from attacks.interface.plugins import Registry, load_object, own_traceback
+from attacks.interface.plugins import Registry, load_object, own_traceback, require_allowed, subclass_of
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from attacks.networks.probing import scores_of
 from clients.config import ModelConfig, ModelOptionError, ModelOptions
@@ -23,13 +22,8 @@ from clients.models.networks import LeNet5Options, MLPOptions, NTKLinear, ResNet
 COPIES = 12  # of a network's parameters, in float32, that checks and attacks hold at a time
 
 
-def _section(found: object) -> type[ModelOptions] | None:
-    """Return a plugin that is a section of options, as ours are, else None."""
-    return found if isinstance(found, type) and issubclass(found, ModelOptions) else None
-
-
 MODELS: Registry[type[ModelOptions]] = Registry(
-    "model", "fedspill.models", _section, "; your own is package.module:factory"
+    "model", "fedspill.models", subclass_of(ModelOptions), "; your own is package.module:factory"
 )
 MODELS |= {"mlp": MLPOptions, "lenet5": LeNet5Options, "resnet18": ResNet18Options, "vit_tiny": ViTTinyOptions}
 # standard deviation of a normal distribution truncated at ±2σ, by which Flax corrects its initializers

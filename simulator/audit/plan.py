@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attacks import InputError, Knowledge, Observation
-from attacks.interface.code_trust import allow_code
 from attacks.interface.errors import nearest
 from attacks.interface.pictures import Normalization
+from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
 from simulator.audit.owners import AuditTruth, owners_by_name, owners_by_update, owners_said

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation
-from attacks.interface.code_trust import allow_code
 from attacks.interface.errors import nearest
 from attacks.interface.observation import State
+from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of

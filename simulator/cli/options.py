@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from attacks.interface.code_trust import allow_code
+from attacks.interface.plugins import allow_code
 
 
 def _allow(wanted: bool) -> bool:

@@ -19,7 +19,7 @@ from ray._private import utils
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray._private.node import Node
 
-from attacks.interface.code_trust import VARIABLE
+from attacks.interface.plugins import VARIABLE
 from simulator.errors import InputError, one_line
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, room_on_gpus
 from simulator.run.orphan_reaper import reap, reaped

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from attacks.interface.code_trust import VARIABLE, allow_code
 from attacks.interface.errors import InputError
+from attacks.interface.plugins import VARIABLE, allow_code
 from clients.client_app import load_mod
 from clients.defenses import FlowerMod
 from clients.models.factory import load_factory

@@ -9,7 +9,7 @@ import ray
 import torch
 
 from attacks import InputError
-from attacks.interface.code_trust import VARIABLE
+from attacks.interface.plugins import VARIABLE
 from simulator.audit.run_audit import audit
 from simulator.results.keys import ALL
 from simulator.run.cluster import stop_ray

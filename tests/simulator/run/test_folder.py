@@ -13,7 +13,7 @@ from filelock import FileLock
 from sklearn.datasets import load_digits
 
 from attacks import InputError
-from attacks.interface.code_trust import allow_code
+from attacks.interface.plugins import allow_code
 from clients.data import _load
 from simulator.errors import DiskError, RunError
 from simulator.results import ledger as ledger_file
