@@ -17,9 +17,8 @@ from clients.data.arrays import Task
 from clients.data.partition import FederatedData, split_data
 from clients.defenses import TrainingSet
 from clients.defenses.differential_privacy.guarantee import Guarantee
-from clients.losses import encode_targets
 from clients.models import build_model
-from clients.training import FedProx, TrainingReport, train
+from clients.training import FedProx, TrainingReport, encode_targets, train
 
 
 def code_version() -> str:

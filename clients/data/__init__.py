@@ -9,7 +9,7 @@ from functools import lru_cache
 from attacks.interface.plugins import Registry
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, Split
-from clients.data.sources import cifar10, embedded, folder, hub, idx, npz, tiny_imagenet
+from clients.data.sources import embedded, folder, hub, idx, npz, tiny_imagenet
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ SOURCES |= {
     "faces": Source(embedded.load_faces, reads_root=False),
     "mnist": Source(idx.load_mnist),
     "fashion_mnist": Source(idx.load_fashion_mnist),
-    "cifar10": Source(cifar10.load),
+    "cifar10": Source(npz.load_cifar10),
     "tiny_imagenet": Source(tiny_imagenet.load),
     "folder": Source(folder.load),
     "npz": Source(npz.load),

@@ -20,9 +20,23 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from clients.config import DataConfig
-from clients.data.bounds import check_unpacked, is_bomb
 
 LOGGERS = ("datasets", "flwr_datasets", "huggingface_hub", "fsspec", "httpx")
+# A few kilobytes can stand for terabytes: every reader of archives and pictures compares what a file says of itself
+# before memory is asked for.
+FREE = 2**28  # bytes that anything may unpack to
+RATIO = 200  # times the bytes of the file, beyond that: photographs become a tenth, drawings a hundredth
+
+
+def is_bomb(unpacked: int, packed: int) -> bool:
+    """Return whether a file of `packed` bytes would take more memory than honest data of its size."""
+    return unpacked > max(FREE, RATIO * packed)
+
+
+def check_unpacked(unpacked: int, packed: int) -> None:
+    """Raise ValueError if a file of `packed` bytes would take more memory than honest data of its size."""
+    if is_bomb(unpacked, packed):
+        raise ValueError(f"the file would unpack {packed:,} bytes to {unpacked:,}")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ Transformation = Callable[[Tensor], Tensor]  # of images: (N, C, H, W) -> (N, C,
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """inputs: (N, C, H, W) in the model's input space. targets: what the loss wants, see `clients.losses`.
+    """inputs: (N, C, H, W) in the model's input space. targets: what the loss wants, see `clients.training`.
     distilled: whether they stand for the client's own images."""
 
     inputs: Tensor

@@ -24,8 +24,7 @@ from attacks.kernel.infinite import InfiniteNTK
 from attacks.networks.probing import outputs_at
 from clients.config import TrainingConfig
 from clients.distillation.distill import Kernel
-from clients.losses import accuracy
-from clients.training import train
+from clients.training import accuracy, train
 
 KernelName = Literal["limit", "authors", "width_matched"]
 KERNELS: tuple[KernelName, ...] = get_args(KernelName)

@@ -18,8 +18,8 @@ from attacks.interface.torch_tools import SGD, choose_device, derive_seed, torch
 from attacks.kernel.empirical import empirical_ntk, linearization_error
 from attacks.kernel.hessian import hessian_norms
 from clients.config import ModelConfig
-from clients.losses import encode_targets, training_loss
 from clients.models import build_model
+from clients.training import encode_targets, training_loss
 from simulator.errors import RunError
 
 SHAPE = (1, 8, 8)

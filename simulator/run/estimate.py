@@ -13,8 +13,7 @@ from attacks import Knowledge, Observation
 from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
-from clients.losses import training_loss
-from clients.training import linearize, planned_steps
+from clients.training import linearize, planned_steps, training_loss
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.recorder import AHEAD
 from simulator.evaluation.attack_run import (

@@ -18,8 +18,8 @@ from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
 from clients.local_update import code_version, load_data, load_targets, make_model, num_outputs
-from clients.losses import accuracy, training_loss
 from clients.time_limit import unhurried
+from clients.training import accuracy, training_loss
 from simulator import gc_tuning
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import AHEAD, CellRecorder

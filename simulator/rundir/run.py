@@ -18,7 +18,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
 from attacks.interface.errors import nearest
 from attacks.interface.pictures import Pictures
-from clients.data.bounds import check_unpacked
+from clients.data.files import check_unpacked
 from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth

@@ -20,8 +20,8 @@ from attacks.scoring.images import distances
 from clients.data.partition import FederatedData, split_data
 from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Evaluation, named_kernel
-from clients.losses import encode_targets
 from clients.models import build_model, option_values
+from clients.training import encode_targets
 from simulator.reports.strips import image_sheet
 from simulator.results.disk import make_out, write_atomically
 from simulator.run.display import ShowProgress

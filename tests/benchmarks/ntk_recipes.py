@@ -28,9 +28,8 @@ from attacks.ntk.attack import DUAL_START
 from attacks.scoring.images import matched_l2, psnr
 from clients.config import DataConfig, TrainingConfig
 from clients.data import load_dataset
-from clients.losses import encode_targets
 from clients.models import build_model
-from clients.training import train
+from clients.training import encode_targets, train
 from tests.benchmarks.held_out import Kind, draw_images, mlp, observe, pixel_mean
 
 PAPER_IMAGES = 20

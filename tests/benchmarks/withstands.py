@@ -22,7 +22,7 @@ from clients.config import TrainingConfig
 from clients.defenses.base import Defense
 from clients.defenses.compression import Quantization, TopK
 from clients.defenses.filters import Clipping, Noise
-from clients.losses import encode_targets
+from clients.training import encode_targets
 from tests.benchmarks.held_out import Client, Kind, draw_images, make_client, mlp, observe
 from tests.benchmarks.timing import four_products, seconds_of, timed
 

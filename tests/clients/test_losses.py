@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks.interface.errors import InputError
-from clients.losses import accuracy, encode_targets, training_loss
+from clients.training import accuracy, encode_targets, training_loss
 
 
 @pytest.mark.parametrize(

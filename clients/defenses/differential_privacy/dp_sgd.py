@@ -14,8 +14,13 @@ from attacks.interface.errors import InputError
 from attacks.interface.options import BELOW_ONE, POSITIVE, above_zero_to
 from clients.config import ClientConfig, TrainingConfig
 from clients.defenses.base import Defense, DefenseContext, Sighting, Surroundings, register
-from clients.defenses.differential_privacy.accounting import epsilon_of, multiplier_for, smallest_epsilon
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.defenses.differential_privacy.guarantee import (
+    Adversary,
+    Guarantee,
+    epsilon_of,
+    multiplier_for,
+    smallest_epsilon,
+)
 from clients.training import TrainingLoop, planned_steps
 
 LARGEST_EPSILON = 10_000.0

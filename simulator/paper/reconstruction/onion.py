@@ -22,9 +22,8 @@ from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section, TrainingConfig
 from clients.defenses.base import TrainingSet
 from clients.defenses.training_data import duals, without_easiest
-from clients.losses import accuracy
 from clients.models import build_model
-from clients.training import planned_steps, train
+from clients.training import accuracy, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of, spearman

@@ -1,8 +1,14 @@
 import pytest
 from opacus.accountants import RDPAccountant
 
-from clients.defenses.differential_privacy.accounting import epsilon_of, gaussian_epsilon
-from clients.defenses.differential_privacy.guarantee import Guarantee, from_json, to_json, worst
+from clients.defenses.differential_privacy.guarantee import (
+    Guarantee,
+    epsilon_of,
+    from_json,
+    gaussian_epsilon,
+    to_json,
+    worst,
+)
 from tests.clients.defenses.differential_privacy.gaussian import delta_of
 
 
