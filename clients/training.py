@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attacks.base import Progress, silent
 from attacks.interface.errors import InputError
 from attacks.interface.torch_tools import SGD, Adam, AdamW, exact_convolutions
+from attacks.update.local_training import default_coding
 from clients.batch_norm import moving_statistics, training_mode
 from clients.config import TrainingConfig
 
@@ -221,10 +222,6 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return predict
 
 
-BINARY_CODING = (-1.0, 1.0)
-CLASS_CODING = (-0.1, 0.9)
-
-
 def training_loss(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean loss of outputs (N, K) against targets as `encode_targets` made them.
 
@@ -253,21 +250,20 @@ def encode_targets(
 ) -> Tensor:
     """Targets of group indices (N,), as `training_loss` takes them.
 
-    mse: (N, outputs) float, coding[1] for the right group and coding[0] else; default −0.1 and 0.9. With one output
-    (N, 1), coding[0] for group 0 and coding[1] for group 1; default ∓1. hinge and cross_entropy: ∓1 (N, 1) for one
-    output, else the int64 labels; they have no coding. source: how errors call the data.
+    mse: (N, outputs) float, coding[1] for the right group and coding[0] else; with one output (N, 1), coding[1] for
+    group 1. Default: `default_coding`. hinge and cross_entropy: ∓1 (N, 1) for one output, else the int64 labels; they
+    have no coding. source: how errors call the data.
     Raise InputError if the groups do not fit the outputs.
     """
     needed = 2 if outputs == 1 else outputs
     if num_groups > needed:
         remedy = f"set model.outputs to {num_groups} or leave it out"
         raise InputError(f"model.outputs is {outputs}, {source} has {num_groups} classes: {remedy}")
+    low, high = coding if coding and loss == "mse" else default_coding(outputs)
     if outputs == 1:
-        low, high = coding if coding and loss == "mse" else BINARY_CODING
         return torch.where(labels == 1, high, low).float()[:, None]
     if loss != "mse":
         return labels.long()
-    low, high = coding or CLASS_CODING
     return torch.full((len(labels), outputs), low).scatter(1, labels.long()[:, None], high)
 
 

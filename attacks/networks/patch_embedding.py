@@ -6,7 +6,6 @@ positions where its gradient for one image *is* the gradient at what the embeddi
 added there, wherever its rows stand (behind a class token, in front of registers).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.interface.observation import State
-from attacks.networks.probing import probe, probe_generator, random_images, run_network, watched
+from attacks.networks.probing import parameter_names, probe, probe_generator, random_images, run_network, watched
 
 PERTURBATION = 0.02  # of the parameters that a network is probed with: heads may be of zeros, and then nothing moves
 SAME_ROW = 1e-3  # of a gradient: float32 adds it up in another order
@@ -59,10 +58,9 @@ def find_patch_embedding(model: nn.Module, input_shape: tuple[int, int, int]) ->
     probe(model, images, layers, visit)
     for name, calls in fed.items():
         if len(calls) == 1 and calls[0].shape[1] > 1 and (placed := _placed(calls[0], images)) is not None:
-            bias = f"{name}.bias".lstrip(".") if layers[name].bias is not None else None
-            found = PatchEmbedding(f"{name}.weight".lstrip("."), bias, *placed)
-            named = _positions(model, name, images[-1:])
-            return found if named is None else PatchEmbedding(found.weight, bias, *placed, *named)
+            weight, bias = parameter_names(name)
+            own = bias if layers[name].bias is not None else None
+            return PatchEmbedding(weight, own, *placed, *(_positions(model, name, images[-1:]) or ()))
     return None
 
 
@@ -120,15 +118,11 @@ def _positions(model: nn.Module, layer: str, image: Tensor) -> tuple[str, Tensor
     if signal is None:
         return None
     token = signal[0].flatten(1).T if signal.dim() == 4 else signal[0]
-    return next(_rows_alike(token, dict(zip(own, slopes, strict=True))), None)
-
-
-def _rows_alike(token: Tensor, slopes: dict[str, Tensor | None]) -> Iterator[tuple[str, Tensor]]:
-    """The parameters whose gradient holds every row of `token` (P, D), each in a row of its own."""
-    for name, slope in slopes.items():
+    for name, slope in zip(own, slopes, strict=True):
         if slope is None or slope.shape[-1:] != token.shape[-1:] or slope.numel() < token.numel():
             continue
         apart = torch.cdist(token.double(), slope.reshape(-1, token.shape[1]).double())
         nearest, rows = apart.min(1)
         if bool((nearest <= SAME_ROW * token.double().norm(dim=1)).all()) and len(rows.unique()) == len(rows):
-            yield name, rows.cpu()
+            return name, rows.cpu()
+    return None

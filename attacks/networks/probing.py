@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 
-Hook = Callable[..., Tensor | None]
+Hook = Callable[..., Any]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
 Visit = Callable[[str, Tensor, Tensor], None]
 """Called with (name of the layer, its input, its output) in every call of a watched layer; both are copies."""
@@ -101,9 +101,15 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook]) -> Iterator[None]:
-    """Within it every module has the forward hook that `hook` makes for its name."""
-    handles = [module.register_forward_hook(hook(name)) for name, module in modules.items()]
+def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook], before: bool = False) -> Iterator[None]:
+    """Within it every module has the forward hook that `hook` makes for its name.
+
+    before: hooks are called with (module, inputs) ahead of a pass; what they return takes the place of the inputs.
+    """
+    handles = [
+        module.register_forward_pre_hook(hook(name)) if before else module.register_forward_hook(hook(name))
+        for name, module in modules.items()
+    ]
     try:
         yield
     finally:

@@ -53,7 +53,10 @@ def estimate_label_counts(
     Raises InputError where something is missing, or where the last layer is not a trained linear one.
     """
     knowledge.require("label inference", "learning_rate", "steps")
-    count, layer = _num_private(observation, knowledge), find_output_layer(observation.model, observation.input_shape)
+    inferred, layer = infer_image_count(observation), find_output_layer(observation.model, observation.input_shape)
+    if inferred is None:
+        knowledge.require("label inference", "num_private", because="no trained layer sees the images")
+    count = knowledge.num_private or max(1, inferred.count if inferred is not None else 0)
     if layer is None or not {*parameter_names(layer)} & set(observation.trainable):
         name = type(observation.model).__name__
         raise InputError(f"label inference needs a trained linear last layer: model {name!r} has none (give labels)")
@@ -71,13 +74,6 @@ def estimate_label_counts(
     shares = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss, coding)
     counts = round_to_sum(shares * count, count)
     return LabelCounts(counts, shares, float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5)))
-
-
-def _num_private(observation: Observation, knowledge: Knowledge) -> int:
-    inferred = infer_image_count(observation)
-    if inferred is None:
-        knowledge.require("label inference", "num_private", because="no trained layer sees the images")
-    return knowledge.num_private or max(1, inferred.count if inferred is not None else 0)
 
 
 def _bias_change(delta: State, layer: str, features: Tensor) -> Tensor:

@@ -67,14 +67,10 @@ class LocalOptimizer:
         given |= {"momentum": knowledge.momentum} if kind == "sgd" else {"betas": knowledge.betas}
         assumed = {"optimizer": kind, "weight_decay": 0.0, "momentum": 0.0, "betas": BETAS}
         unknown = ", ".join(f"{name} {assumed[name]}" for name, value in given.items() if value is None)
-        made = cls(
-            kind,
-            knowledge.learning_rate or 1.0,
-            knowledge.momentum or 0.0,
-            knowledge.betas or BETAS,
-            knowledge.weight_decay or 0.0,
-        )
-        return made, (f"unknown, so torch's defaults were assumed: {unknown}",) if unknown else ()
+        rate, momentum, decay = knowledge.learning_rate or 1.0, knowledge.momentum or 0.0, knowledge.weight_decay or 0.0
+        return cls(kind, rate, momentum, knowledge.betas or BETAS, decay), (
+            f"unknown, so torch's defaults were assumed: {unknown}",
+        ) if unknown else ()
 
     @property
     def adaptive(self) -> bool:
@@ -83,35 +79,23 @@ class LocalOptimizer:
 
     def step(self, parameters: State, gradients: State, moments: Moments) -> tuple[State, Moments]:
         """(what one step adds to the parameters, the moments after it), all by the names of `gradients`."""
-        decay = self.weight_decay
+        decay, (steps, first, second) = self.weight_decay, moments
         if decay and self.kind != "adamw":
             gradients = {name: value + decay * parameters[name] for name, value in gradients.items()}
         if not self.adaptive:
-            moments = self._accumulated(gradients, moments)
-            return {name: -self.learning_rate * value for name, value in moments.first.items()}, moments
-        moments = self._averaged(gradients, moments)
+            velocity = {k: self.momentum * first[k] + g if k in first else g for k, g in gradients.items()}
+            return {k: -self.learning_rate * value for k, value in velocity.items()}, Moments(steps + 1, velocity, {})
+
+        def averaged(beta: float, before: State, new: State) -> State:
+            return {k: beta * before[k] + (1 - beta) * g if before else (1 - beta) * g for k, g in new.items()}
+
+        squares = {k: g.square() for k, g in gradients.items()}
+        averages = averaged(self.betas[0], first, gradients), averaged(self.betas[1], second, squares)
+        moments = Moments(steps + 1, *averages)
         added = {name: self._adam(moments, name) for name in gradients}
         if decay and self.kind == "adamw":
             added = {name: value - self.learning_rate * decay * parameters[name] for name, value in added.items()}
         return added, moments
-
-    def _accumulated(self, gradients: State, moments: Moments) -> Moments:
-        before = moments.first
-        velocity = {k: self.momentum * before[k] + g if k in before else g for k, g in gradients.items()}
-        return Moments(moments.steps + 1, velocity, {})
-
-    def _averaged(self, gradients: State, moments: Moments) -> Moments:
-        def average(beta: float, before: State, new: State) -> State:
-            return {
-                k: beta * before[k] + (1 - beta) * value if before else (1 - beta) * value for k, value in new.items()
-            }
-
-        squares = {name: value.square() for name, value in gradients.items()}
-        first, second = (
-            average(self.betas[0], moments.first, gradients),
-            average(self.betas[1], moments.second, squares),
-        )
-        return Moments(moments.steps + 1, first, second)
 
     def _adam(self, moments: Moments, name: str) -> Tensor:
         first, second = (1 - beta**moments.steps for beta in self.betas)
@@ -121,10 +105,7 @@ class LocalOptimizer:
 
 
 def root(value: Tensor) -> Tensor:
-    """√ of values ≥ 0 with the derivative 0 at 0, where that of the square root is infinite.
-
-    An entry whose gradients were all zero, as those of a dead unit, stays where it is when the images change a little.
-    """
+    """√ of values ≥ 0 with the derivative 0 at 0: an entry whose gradients were all zero stays where it is."""
     positive = value > 0
     return torch.where(positive, value, 1.0).sqrt() * positive
 
@@ -144,11 +125,10 @@ def soft_loss(loss: Loss, outputs: Tensor, classes: Tensor, coding: Coding | Non
     cross_entropy: softmax, or logistic for one output. mse: ½ Σ_k (f_k − y_k)² against the targets of `coding`, by
     default `default_coding`. With K = 1 `classes` holds the probability of class 1.
     """
-    single = outputs.shape[1] == 1
     if loss == "mse":
         low, high = coding or default_coding(outputs.shape[1])
         return 0.5 * ((outputs - low - (high - low) * classes) ** 2).sum(1).mean()
-    if single:
+    if outputs.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(outputs, classes)
     return -(classes * F.log_softmax(outputs, 1)).sum(1).mean()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -222,11 +223,8 @@ class PowerSGD(Defense):
     error_feedback: bool = True
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        def compress(whole: State) -> State:
-            return self._compressed(whole, context)
-
-        sent = with_error_feedback(delta, context.memory, compress) if self.error_feedback else compress(delta)
-        return sent, {}
+        compress = partial(self._compressed, context=context)
+        return with_error_feedback(delta, context.memory, compress) if self.error_feedback else compress(delta), {}
 
     def _compressed(self, delta: State, context: DefenseContext) -> State:
         generator, sent = context.generator(self.name), dict(delta)
@@ -235,8 +233,9 @@ class PowerSGD(Defense):
             if self._saves(value):
                 matrix = value.flatten(1)
                 start = torch.randn((matrix.shape[1], self.rank), generator=generator).to(matrix)
-                left, right = power_step(matrix, factors.get(name, start))
-                sent[name], factors[name] = (left @ right.T).view(value.shape), right
+                left = torch.linalg.qr(matrix @ factors.get(name, start)).Q
+                factors[name] = matrix.T @ left
+                sent[name] = (left @ factors[name].T).view(value.shape)
         if all(bool(right.isfinite().all() and right.any()) for right in factors.values()):
             context.memory[FACTORS] = as_text(factors)
         return sent
@@ -248,10 +247,3 @@ class PowerSGD(Defense):
         values = [value for value in context.model.state_dict().values() if value.is_floating_point()]
         sent = [self.rank * (len(v) + v[0].numel()) if self._saves(v) else v.numel() for v in values]
         return Encoding(sum(sent) / sum(value.numel() for value in values))
-
-
-def power_step(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (P, Q) with P (rows, rank) orthonormal and P Qᵀ near the matrix (rows, columns), from Q (columns,
-    rank)."""
-    left = torch.linalg.qr(matrix @ right).Q
-    return left, matrix.T @ left

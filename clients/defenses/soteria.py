@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
 from attacks.interface.options import BELOW_ONE
-from attacks.networks.probing import evaluating
+from attacks.networks.probing import evaluating, watched
 from clients.defenses.base import Defense, DefenseContext, register
 from clients.training import TrainingLoop
 
@@ -69,11 +69,10 @@ def kept_entries(model: nn.Module, layer: nn.Linear, images: Tensor, fraction: f
     images: (B, C, H, W). Pruned are those of smallest Σ_b ‖∂r_bi/∂x_b‖ / (|r_bi| + 0.1).
     """
     seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     images = images.detach().requires_grad_()
-    with evaluating(model), torch.enable_grad():
+    watch = watched({"": layer}, lambda name: lambda module, inputs: seen.append(inputs[0]), before=True)
+    with watch, evaluating(model), torch.enable_grad():
         model(images)
-    handle.remove()
     representation = seen[0].flatten(1)
     pick = torch.eye(representation.shape[1], dtype=images.dtype, device=images.device)
     slopes = [

@@ -13,16 +13,16 @@ from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from attacks.interface.errors import InputError
 from attacks.interface.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE
 from attacks.kernel.empirical import empirical_ntk
 from attacks.kernel.infinite import InfiniteNTK
+from attacks.networks.probing import count_outputs
 from clients.data.partition import split_data
 from clients.defenses.base import Defense, DefenseContext, Metrics, TrainingSet, Transformation, register
 from clients.distillation import DistillOptions, distill
-from clients.training import Batch
+from clients.training import Batch, encode_targets
 
 
 @register
@@ -151,9 +151,6 @@ def duals(model: nn.Module, data: TrainingSet) -> Tensor:
     return torch.linalg.solve(kernel + ridge, residual)
 
 
-RIGHT, WRONG = 0.9, -0.1  # coding of classes for kernel regression, where the loss itself takes class indices
-
-
 @dataclass(frozen=True)
 class DistilledTraining(Defense):
     """Train on a distilled set.
@@ -185,27 +182,17 @@ class DistilledTraining(Defense):
             options = DistillOptions(
                 self.name, self.iterations, self.learning_rate, self.ridge, kernel=InfiniteNTK(), device="cpu"
             )
+            targets = data.targets
+            if classes:  # the loss takes class indices, kernel regression numbers
+                outputs = count_outputs(context.model, (*data.inputs.shape[1:],))
+                targets = encode_targets(targets, outputs, outputs, "mse")
             with torch.enable_grad():
-                found = distill(
-                    data.inputs,
-                    _coded(data, context) if classes else data.targets,
-                    size,
-                    context.generator("distillation"),
-                    options,
-                    context.model,
-                )
+                found = distill(data.inputs, targets, size, context.generator("distillation"), options, context.model)
             context.memory["images"] = found.images.tolist()
             context.memory["targets"] = (found.targets.argmax(1) if classes else found.targets).tolist()
         images = torch.tensor(context.memory["images"], dtype=data.inputs.dtype)
         targets = torch.tensor(context.memory["targets"], dtype=data.targets.dtype)
         return TrainingSet(images, targets, distilled=True), {"distilled": float(len(images))}
-
-
-def _coded(data: TrainingSet, context: DefenseContext) -> Tensor:
-    """Return class indices as targets of kernel regression, (N, K)."""
-    with torch.no_grad():
-        outputs = context.model(data.inputs[:1]).shape[1]
-    return one_hot(data.targets, outputs) * (RIGHT - WRONG) + WRONG
 
 
 @register

@@ -38,11 +38,10 @@ def named_kernel(name: str, network: InfiniteNTK, width: int) -> InfiniteNTK:
     """
     if name == "authors":
         return InfiniteNTK(network.depth, bias=False, parameterization="ntk")
-    if name == "limit":
-        return InfiniteNTK(network.depth, None, network.bias, parameterization=network.parameterization)
-    if name == "width_matched":
-        return InfiniteNTK(network.depth, width, network.bias, parameterization=network.parameterization)
-    raise InputError(f"distillation kernel is {name!r}, unknown{nearest(name, list(KERNELS))}")
+    if name not in KERNELS:
+        raise InputError(f"distillation kernel is {name!r}, unknown{nearest(name, list(KERNELS))}")
+    matched = None if name == "limit" else width
+    return InfiniteNTK(network.depth, matched, network.bias, parameterization=network.parameterization)
 
 
 TEST_BATCH = 250

@@ -17,8 +17,8 @@ Put into evaluation mode with them, the network makes of an image what it made o
 """
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.interface.observation import State
-from attacks.networks.probing import as_fed, evaluating, probe, random_images, run_network
+from attacks.networks.probing import as_fed, evaluating, probe, random_images, run_network, watched
 
 PROBES = 3  # maps that take the place of a single image's, told by their number
 
@@ -212,27 +212,15 @@ def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) ->
         return hook
 
     leaves = {name: module for name, module in model.named_modules() if not list(module.children())}
-    handles = [module.register_forward_pre_hook(watch(name)) for name, module in leaves.items()]
-    try:
+    # RuntimeError: the maps do not fit what they meet on a way around the convolution
+    with watched(leaves, watch, before=True), suppress(_Reached, RuntimeError):
         model(as_fed(image))
-    except _Reached:
-        return _Way(tuple(seen), last[0])
-    except RuntimeError:  # the maps do not fit what they meet on a way around the convolution
-        return None
-    finally:
-        for handle in handles:
-            handle.remove()
-    return None
+    return _Way(tuple(seen), last[0]) if last else None
 
 
-@contextmanager
-def _fed(layer: nn.Module, maps: Tensor) -> Iterator[None]:
+def _fed(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:
     """Within it the layer is fed `maps`, whatever reaches it."""
-    handle = layer.register_forward_pre_hook(lambda module, inputs: (maps, *inputs[1:]))
-    try:
-        yield
-    finally:
-        handle.remove()
+    return watched({"": layer}, lambda name: lambda module, inputs: (maps, *inputs[1:]), before=True)
 
 
 def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
@@ -243,13 +231,8 @@ def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
         seen.append(inputs[0])
         raise _Reached
 
-    handle = model.get_submodule(until).register_forward_pre_hook(stop)
-    try:
+    with watched({until: model.get_submodule(until)}, lambda name: stop, before=True), suppress(_Reached):
         run_network(model, state, images)
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
     return seen[0]
 
 
