@@ -3,29 +3,23 @@
 **As a set** (`ExplanationTest`): images are accepted where their features explain the second layer's update much better
 than as many decoys do.
 
-**One by one** (`certainty`): how well the second layer determines a candidate, by the error bar that least squares put
-on its pixels. Near a candidate x its features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1
-directions in which a point of the first layer's span can move, those are free that no other dual of known zeros
-forbids; in each of them the residual r = g − P g must have its minimum at x. With A the change of g − P g along the
-free directions, m equations and K directions,
+**One by one** (`certainty`): by the error bar that least squares put on a candidate's pixels. Near a candidate x its
+features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1 directions in which a point of the
+first layer's span can move, those are free that no other dual of known zeros forbids. With r = g − P g at x and A its
+change along the free directions, m equations and K directions,
 
     σ² = ‖r‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹),
 
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
-(ordinary least squares). A minimum of ρ that is no private image leaves a large r, and one in directions that ρ hardly
-sees a large E. The F ratio of what r loses where all N − 1 directions are free says whether the duals that fix x are
-those of images, and the zeros of its own dual whether it is the image of this dual. Images that a client first used
-after some steps fit the parameters of then: F is taken where it is lowest on the way from the sent to the returned.
+(ordinary least squares). Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all N − 1
+directions are free says whether the duals that fix x are those of images, and the zeros of its own dual whether it is
+the image of this dual. Images that a client first used after some steps fit the parameters of then: F is taken where it
+is lowest on the way from the sent to the returned. Where all N duals are found and each keeps its direction whichever
+of its zeros is left out (`DualSpace.leverage`), the first layer alone determines the images, and F is not asked.
 
-Where all N duals are found and each keeps its direction whichever of its zeros is left out, the first layer alone
-determines the images, and F is not asked: of images that a client first used after some steps it is as large as of
-mixtures of duals, but a mixture has a zero that holds it alone (`DualSpace.leverage`).
-
-Both rest on signals δ_i of the second layer's units that are independent. As d_i is W₂ᵀ δ_i on the units that x_i
-activates, δ_i = s δ_j makes d_i − s d_j zero wherever both are active or neither is, so that it has zeros like a dual
-of its own; and the second layer's update holds h(x_i) and h(x_j) as one sum, which a mean of x_i and x_j nearly has for
-its features. Where that update shows too few directions to exclude it (`tells_signals_apart`), only images are returned
-whose own features lie in it to rounding, as after one step those do whose signal no other image shares.
+Both rest on signals δ_i of the second layer's units that are independent: δ_i = s δ_j makes d_i − s d_j sparse, like a
+dual, and the second layer's update holds h(x_i) and h(x_j) as one sum. Where that update shows too few directions to
+exclude it (`tells_signals_apart`), only images are returned whose own features lie in it to rounding.
 
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
 remains, as image i contributes nothing to a unit that it leaves inactive by a margin. The images are the least squares

@@ -12,16 +12,14 @@ This file chooses the variant for a network and runs it, round by round where ne
                        one_hidden, where there is no second hidden layer; features, where they follow a convolutional
                        body; frozen_body, where only a head is trained; maps, where convolutions tell what they were
                        fed, in pairs or alone; patch_embedding, for vision transformers
-
-    evidence/          read: layers (the updates of the first two layers, without weight decay), known_defense (without
-                       what is known of a defense), pixel_evidence (the number of images and the regime of the update)
-    search/            search: problems (ρ, which is lowest at private images), descent (of many points at once),
-                       candidates (what the passes of the search have found)
+    evidence/          read: layers (the first two layers' updates, without weight decay), known_defense (without what
+                       is known of a defense), pixel_evidence (the number of images and the regime of the update)
+    search/            search: problems (ρ, lowest at private images), descent (of many points at once), candidates
+                       (what the passes of the search have found)
     sparse_duals.py    search: the sparsity test of a candidate, whose zeros make it exact
     acceptance.py      accept: as a set, one by one, or fitted in noise
     feature_space/     the same stages for features: network, update, inversion to pixels, search
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels
-
     joining.py         one result of several, and a joint polish of images and duals
     thresholds.py      every tuned constant, and what it was tuned on
 """

@@ -5,9 +5,8 @@ of a defense and of one who does not (`told_and_untold`).
 
 **Polishing** (`polish_jointly`): duals for images that are found already, then images and duals together, by the
 reconstruction loss of the NTK attack. With images fixed, ‖Δθ − Σ_v Σ_j Σ_k α^v_jk ∇f^k_{θ_v}(x_j)‖² (Loo et al. 2024,
-eq. 7 and appendix I; v: the initial and the final parameters) is a linear least-squares problem in the duals, solved by
-conjugate gradients. The loss is exact only where the tangent space hardly moves: it explains the whole update, but
-images that the span attack made exact need not be its minimum.
+eq. 7 and appendix I; v: the initial and the final parameters) is linear least squares in the duals, solved by conjugate
+gradients. The tangent space moves, so that images that the span attack made exact need not be the loss's minimum.
 """
 
 import math
@@ -52,11 +51,8 @@ def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruct
 
 
 def told_and_untold(told: Reconstruction, untold: Reconstruction) -> Reconstruction:
-    """What an attacker returns who knows of a defense and need not use it.
-
-    First stands the set that leaves less of the update, which both can see; the other adds images that are distinct
-    from it. So it is at least what the same attacker returns who is told nothing.
-    """
+    """What an attacker returns who knows of a defense and need not use it: first the set that leaves less of the
+    update, which both can see, then the images of the other that are distinct from it."""
     parts = sorted((told, untold), key=lambda part: part.relative_residual if len(part.images) else float("inf"))
     best, other = parts
     new = beside(best.images.flatten(1), other.images.flatten(1))

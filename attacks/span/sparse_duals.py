@@ -6,22 +6,19 @@ singular value decomposition [ΔW | Δb] = L S Vᵀ of rank N,
 
     d_i = L c_i,    x̃_i = V S y_i,    y_i · c_j = 0 for i ≠ j.
 
-Given all c_i, the last relation yields every image, to the rounding error of the parameters, however rough the
-candidates were.
+Given all c_i, the last relation yields every image, to the rounding error of the parameters.
 
 **From one rough image** (`sparsest`): an approximate image y tells which units are inactive, the surest those farthest
 from activation, and c is the sparsest L c on them with y · c = 1 (so that the duals of no other image will do): the
-least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least squares (Candès, Wakin and Boyd 2008); the
-usual Σ_r |l_r · c| fails on clients that drift far, where a unit that is inactive at both ends of training need not
-have been so in between.
+least Σ_r log((l_r · c)² + ε²) for falling ε, by iteratively reweighted least squares (Candès, Wakin and Boyd 2008). The
+usual Σ_r |l_r · c| fails on clients that drift far, where units were active in between.
 
 **From many candidates at once** (`sparsest_of_many`), one product of matrices per step: where images are many for the
-width, hardly any candidate is close to one; but the sparsest dual of one candidate in a few dozen is that of a private
-image all the same, and no other dual has as many zeros. So all candidates are tried, and the number of zeros alone says
-which led anywhere.
+width, hardly any candidate is close to one, but the sparsest dual of one candidate in a few dozen is that of a private
+image all the same, as its number of zeros says.
 
 **The sparsity test** (`DualSpace.passing`): a vector of a generic N-dimensional space can be zero on N − 1 units of
-choice, and hardly on many more. The test asks for more zeros than choice and chance explain: a heuristic count, not a
+choice, and hardly on many more. The test asks for more zeros than choice and chance explain: a heuristic count, no
 proof, that the candidate led to a private image. SPEAR (Dimitrov et al., NeurIPS 2024) uses this sparsity on single
 gradients; it holds just as well over any number of local steps, for the units that stay inactive.
 """
@@ -122,16 +119,14 @@ class DualSpace:
         return coordinates - multipliers @ directions
 
     def nearest(self, coordinates: Tensor) -> Tensor:
-        """How near to activation the images of y (M, N) bring every unit, (M, W): the larger of its two inputs at both
-        ends of training. Below 0 a unit is inactive at both."""
+        """How near to activation the images of y (M, N) bring every unit, (M, W): its larger input of both ends of
+        training, below 0 where it is inactive at both."""
         points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
         return torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
 
     def inactive(self, coordinates: Tensor) -> list[Tensor]:
-        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends.
-
-        Those farthest from activation come first: they are the least likely to have been active in between.
-        """
+        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends, those
+        farthest from activation first: they are the least likely to have been active in between."""
         nearest = self.nearest(coordinates)
         order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
         return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
@@ -147,9 +142,9 @@ class DualSpace:
         return ((duals.abs() < tolerance) & clean).sum(1)
 
     def leverage(self, directions: Tensor) -> Tensor:
-        """How much of what the zeros of L c say of c (M, N) hangs on one unit, (M,): the largest leverage that its rows
-        have among the rows of all zeros. 1 where c falls without that unit, infinite where the zeros leave c free. A
-        mixture of k duals is zero where they all are, and on k − 1 further units, each of leverage 1."""
+        """The largest leverage (M,) that the rows of one unit have among those of all zeros of L c, c (M, N): 1 where c
+        falls without that unit, infinite where the zeros leave c free. A mixture of k duals is zero where they all
+        are, and on k − 1 further units, each of leverage 1."""
         found, rank = [], self.count - 1
         for c, bound in zip(directions, self.tolerance(directions), strict=True):
             zero = (self.left @ c).abs() < bound
@@ -200,10 +195,11 @@ class DualSpace:
 
 
 def repeats(updates: Tensor, rounding: float) -> float:
-    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
+    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units. A c
+    that is chosen to be zero on one of them is zero on its multiples.
 
     updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span. rounding:
-    what an entry may be off by. A c that is chosen to be zero on one of them is zero on its multiples.
+    what an entry may be off by.
     """
     by_unit = updates.transpose(0, 1)
     squares = torch.linalg.eigvalsh(by_unit @ by_unit.mT).clamp_min(0)

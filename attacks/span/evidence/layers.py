@@ -111,11 +111,8 @@ def rounds_with_images(observation: Observation, network: DenseNetwork) -> tuple
 
 
 def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
-    """The rounds that test candidates, with the spectra of the second layer's updates (R, out, W + 1).
-
-    An image that leaves no trace above the noise in a round fails its test, and features grow alike as the network fits
-    them: only rounds of rank `count` are used, or, where none has it, those of the highest rank.
-    """
+    """The rounds that test candidates, with the spectra of the second layer's updates (R, out, W + 1): those of rank
+    `count`, in which every image left a trace above the noise, or, where none has it, of the highest rank."""
     spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
     ranks = {r: spectrum.count() for r, spectrum in spectra.items()}
     enough = min(count, max(ranks.values()))
@@ -137,9 +134,8 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
 def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
     """Whether a round of the second layer shows directions enough above rounding for every image to have its own.
 
-    After one step they are as many as signals of the images are independent: fewer than `count` where images that
-    activate the same units share a signal, as in a task of two classes, or where images are more than units. Further
-    steps add directions of features that moved, which are no images'.
+    They are fewer where images that activate the same units share a signal, as in a task of two classes, or where
+    images are more than units.
     """
     last = math.ceil(EVIDENCE.directions_needed * count) - 1
     return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
@@ -178,10 +174,9 @@ def with_batch_mean(initial: State, final: State, network: DenseNetwork) -> tupl
 
         W x̄ + b = (running mean after − (1 − momentum) · running mean before) / momentum,
 
-    and more units than inputs tell x̄ by least squares, with an error bar from what they leave. The update returned has
-    a row along [x̄ | 1] as well: in a direction of units that no difference lies in, as long as its last singular value.
-
-    Raises NoBatchMean where there were several batches or none is told, or x̄ is not determined.
+    and more units than inputs tell x̄ by least squares, with an error bar. The update returned has a row along [x̄ | 1],
+    too, in a direction of units that no difference lies in. Raises NoBatchMean where there were several batches or none
+    is told, or x̄ is not determined.
     """
     initial, final, images = dict(initial), dict(final), 0
     for layer in normalized_by_batch(initial, final, network):

@@ -3,8 +3,8 @@
 A pass descends from random starts, tests duals and deflates what it found; passes go on until all candidates pass the
 test or nothing is gained.
 
-The mean of two candidates is not a private image. Such means are the decoys: their ρ is the null distribution, taken
-from the attacker's own data, and a candidate is accepted below its lowest percent.
+The mean of two candidates is not a private image. Such means are the decoys: a candidate is accepted below the lowest
+percent of their ρ.
 """
 
 from dataclasses import dataclass, replace
@@ -79,13 +79,13 @@ class Candidates:
 
     def num_accepted_and_passed(self) -> tuple[int, int]:
         """How many images passed the sparsity test or are accepted by their ρ, and how many passed: by these a pass is
-        judged. The ρ of those that passed says nothing: images that a client first used after some steps have a large
+        judged. The ρ of those that passed says nothing, as images that were first used after some steps have a large
         one."""
         return len(self.passed) + len(self.below(self.threshold)), len(self.passed)
 
     def deflating_features(self, with_passed: bool) -> Tensor | None:
-        """Orthonormal features (F, W + 1) of what deflates, if anything does: loose candidates of a ρ far below the
-        threshold and, where asked for, the images that passed."""
+        """Orthonormal features (F, W + 1) of what deflates, None where nothing does: loose candidates of a ρ far below
+        the threshold and, where asked for, the images that passed."""
         surest = self.below(DECOY.deflating_share * self.threshold)
         images = torch.cat([self.passed, surest]) if with_passed else surest
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None
@@ -172,9 +172,9 @@ def find_images(
 ) -> Candidates:
     """The best that the passes of a search find, which starts from `nothing`.
 
-    The search ends when all images have passed the sparsity test, or after some passes in a row without gain. After
-    one, the images that passed with the fewest zeros become candidates again, and have to pass once more, and all
-    directions of the second layer are searched from the start.
+    It ends when all images have passed the sparsity test, or after some passes in a row without gain. After one, the
+    images that passed with the fewest zeros have to pass once more, and all directions of the second layer are searched
+    from the start.
     """
     best = found = nothing
     idle = passes = 0

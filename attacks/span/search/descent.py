@@ -1,13 +1,11 @@
 """Descent of many candidates at once, which of them are different points, and extreme points of a span.
 
 **Extreme points** (`extreme_images`): where clients mix their images, every input is an affine combination of them, and
-the span of the inputs is that of the images. Nothing in the update is any longer the contribution of one image; but
-within that span the points with pixels in their range form a polytope, and an image with many black or white pixels is
-one of its vertices. Linear programs in random directions find vertices.
-
-Most vertices are nobody's image: N − 1 pixels at an end of their range make one, and pixels that few images light up
-come in groups. What tells an image is that its pixels pin it many times over: any of them may be left out. The leverage
-of a pixel, uᵀ(BᵀB)⁻¹u for its row u of the equations B of all pixels at an end, is 1 where the vertex falls without it.
+the span of the inputs is that of the images. Within it the points with pixels in their range form a polytope, and an
+image with many black or white pixels is one of its vertices, which linear programs in random directions find. Most
+vertices are nobody's image: N − 1 pixels at an end of their range make one. An image is pinned many times over: any of
+its pixels may be left out. The leverage of a pixel, uᵀ(BᵀB)⁻¹u for its row u of the equations B of all pixels at an
+end, is 1 where the vertex falls without it.
 """
 
 import math
@@ -62,7 +60,7 @@ def descend_points(
 
 def distinct(points: Tensor) -> Tensor:
     """Indices of the points (M, n), best first, farther than a tenth of the median distance from every better one, and
-    than a ten-thousandth of their length: that tells nothing apart where all points are one."""
+    than a ten-thousandth of their length, as where all points are one."""
     if len(points) < 2:
         return torch.arange(len(points), device=points.device)
     distances = torch.cdist(points, points)

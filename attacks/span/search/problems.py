@@ -6,8 +6,6 @@ Q the one onto the features of the images found so far,
 
     ρ(x) = ‖g − P g‖² / ‖g‖²,    deflated:  ‖g − P g‖² / (‖g − Q g‖² + ε ‖g‖²).
 
-Both are functions of one candidate, so every start is independent and all advance in the same matrix products.
-
 Where the client was seen in R rounds, each has hidden features and a second layer of its own: g lists the features of
 all rounds, P is the projection round by round, and ρ = Σ_r ‖g_r − P_r g_r‖² / Σ_r ‖g_r‖².
 """
