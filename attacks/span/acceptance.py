@@ -39,7 +39,7 @@ from torch.nn.functional import pad
 
 from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import SpanTest, outside, outside_rounds
-from attacks.span.sparse_duals import DualSpace
+from attacks.span.sparse_duals import DualSpace, complement
 from attacks.span.stages import Acceptance
 from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT
 from attacks.update.intervals import EntryIntervals
@@ -135,7 +135,7 @@ def certainty(
     the duals of those that passed. apart: as `Certainty` has it.
     """
     span = duals.values[:, None] * duals.rows
-    still_free = _complement(directions)
+    still_free = complement(directions)
     # u_i · c_j = 0 for i ≠ j: the direction that the dual of an image leaves to this image alone
     own = torch.linalg.pinv(directions) if len(directions) else directions.T
     free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
@@ -191,12 +191,7 @@ def _by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
 
 def _without_last(basis: Tensor, span: Tensor) -> Tensor:
     """A basis (K, N) of those coordinates spanned by `basis` (K + 1, N) that leave the last component of x̃ alone."""
-    return _complement((basis @ span[:, -1])[None]) @ basis
-
-
-def _complement(directions: Tensor) -> Tensor:
-    """An orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
-    return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
+    return complement((basis @ span[:, -1])[None]) @ basis
 
 
 def fit_images(
@@ -210,7 +205,7 @@ def fit_images(
     """
     update, first = update.double(), first.double()
     number = len(images)
-    points = torch.nn.functional.pad(images.double(), (0, 1), value=1.0)
+    points = pad(images.double(), (0, 1), value=1.0)
     idle = _idle(points, first, first + update)
     duals = _masked_duals(update, points, idle)
     if count > number:

@@ -91,8 +91,7 @@ class DualSpace:
         """Rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""
         if len(directions) == 0:
             return self.values[:, None] * self.rows
-        basis = torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :]
-        return basis.T * self.values @ self.rows
+        return complement(directions) * self.values @ self.rows
 
     def without(self, coordinates: Tensor, directions: Tensor) -> Tensor:
         """The y (M, N) without what they share with the images of the directions c (F, N)."""
@@ -149,10 +148,8 @@ class DualSpace:
         for c, bound in zip(directions, self.tolerance(directions), strict=True):
             zero = (self.left @ c).abs() < bound
             left, values, right = torch.linalg.svd(self.left[zero], full_matrices=False)
-            if (
-                not 0 < rank <= len(values)
-                or values[rank - 1] < self.tolerance(right[rank - 1 : rank]) * len(left) ** 0.5
-            ):
+            fixed = 0 < rank <= len(values)
+            if not fixed or values[rank - 1] < self.tolerance(right[rank - 1 : rank]) * len(left) ** 0.5:
                 found.append(float("inf"))
                 continue
             units = zero.nonzero()[:, 0] if self.units is None else self.units[zero]
@@ -194,6 +191,11 @@ class DualSpace:
         return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
 
 
+def complement(directions: Tensor) -> Tensor:
+    """An orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
+    return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
+
+
 def repeats(updates: Tensor, rounding: float) -> float:
     """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units. A c
     that is chosen to be zero on one of them is zero on its multiples.
@@ -232,7 +234,7 @@ def _from_start(space: DualSpace, coordinates: Tensor, known: Tensor, share: flo
     nearest = space.nearest(coordinates)
     idle = (nearest < 0).to(own)
     surest = idle * (nearest <= nearest.quantile(share * idle.mean(), dim=1, keepdim=True))
-    squares = PairProducts.of(space.left)
+    squares = PairProducts(space.left)
     c = _least_squares_of_many(squares.gram(surest) + DUAL.avoid_weight * others.T @ others, own)
     for i in range(DUAL.reweightings):
         duals = c @ space.left.T
@@ -249,13 +251,10 @@ class PairProducts:
     """The products of the entries of every row of L (W, N), from which weighted Gram matrices are linear: the lower
     triangles, (W, N (N + 1) / 2), as symmetric matrices need no more."""
 
-    def __init__(self, products: Tensor, places: Tensor, count: int) -> None:
-        self.products, self.places, self.count = products, places, count
-
-    @classmethod
-    def of(cls, left: Tensor) -> "PairProducts":
-        row, column = places = torch.tril_indices(left.shape[1], left.shape[1], device=left.device)
-        return cls(left[:, row] * left[:, column], places, left.shape[1])
+    def __init__(self, left: Tensor) -> None:
+        self.count = left.shape[1]
+        row, column = self.places = torch.tril_indices(self.count, self.count, device=left.device)
+        self.products = left[:, row] * left[:, column]
 
     def gram(self, weights: Tensor) -> Tensor:
         """The lower triangles of Lᵀ diag(w) L, (M, N, N), for weights (M, W), first brought to a mean of one."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,16 @@ class Acceptance:
         images = self.images[self.residual.argsort(stable=True)]
         held = torch.cat([images, self.held]) if len(self.held) else images
         return replace(self, images=images[:0], residual=self.residual[:0], reason=reason, held=held)
+
+    def reported(self, shape: tuple[int, int, int], warnings: tuple[str, ...], **more: Any) -> Reconstruction:
+        """The result with images of this shape (C, H, W), the reason behind the warnings. more: its other fields."""
+        return Reconstruction(
+            images=self.images.reshape(-1, *shape),
+            held=self.held.reshape(-1, *shape),
+            residual=self.residual,
+            warnings=(*warnings, *(() if self.reason is None else (self.reason,))),
+            **{"relative_residual": self.relative_residual, "facts": self.facts, **more},
+        )
 
 
 EvidenceType = TypeVar("EvidenceType", bound=Evidence)

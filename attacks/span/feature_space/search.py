@@ -78,7 +78,7 @@ class FeatureSearch:
         passes = self.options.rounds
         for done in range(passes):
             progress(done, passes, self.bounds.gradient)
-            new = self._pass(generator)
+            new = self._accept(self._candidates(generator), generator)
             self.idle = 0 if new else self.idle + 1
             idle = self.missing > 0 and self.idle == len(FEATURE.span_directions)
             if (idle and not self._find_momentum(generator)) or self.missing <= 0:
@@ -96,16 +96,12 @@ class FeatureSearch:
         """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
         if new and self.update.factors.exact:
             self._enter(next_state(self.states[: self.step + 1], self._taken(), self.momentum))
-        elif self.step and not len(self._here().images):
+        elif self.step and not bool((self.found.step == self.step).any()):
             self.step -= 1
-
-    def _here(self) -> FoundImages:
-        """The images that the current step was the first to use."""
-        return self.found.at(self.found.step == self.step)
 
     def _taken(self) -> State:
         """What the images of the current step add to the last parameters (s_t of `feature_space.inversion`)."""
-        update, here = self.update, self._here()
+        update, here = self.update, self.found.at(self.found.step == self.step)
         return step_of(update.network, self.state, update.trained, here.images, here.duals)
 
     def _enter(self, state: State) -> None:
@@ -132,10 +128,6 @@ class FeatureSearch:
                     return True
         self.momentum = NO_MOMENTUM
         return False
-
-    def _pass(self, generator: torch.Generator) -> bool:
-        """Whether one pass finds images, which are added."""
-        return self._accept(self._candidates(generator), generator)
 
     def _accept(self, images: Tensor, generator: torch.Generator) -> bool:
         """Whether some of the images (M, C, H, W) pass the tests at the current step; they are added."""

@@ -93,7 +93,7 @@ def extreme_images(rows: Tensor, low: Tensor, high: Tensor, number: int, generat
     rows: (N, in + 1), a basis of the span of the x̃ = [x; 1], in float64. low, high: (in,), the range of every pixel.
     number: of random directions. A vertex in the span of those before it is left out: it is a mixture of them.
     """
-    span = _Polytope.of(rows.cpu(), low.cpu(), high.cpu())
+    span = _Polytope(rows.cpu(), low.cpu(), high.cpu())
     directions = torch.randn(number, len(low), generator=generator, dtype=torch.float64)
     pinned = [span.pinned(vertex) for vertex in span.vertices(directions)]
     sure = sorted((p for p in pinned if p[1] < EXTREME.leverage), key=lambda p: p[1])
@@ -107,17 +107,13 @@ def extreme_images(rows: Tensor, low: Tensor, high: Tensor, number: int, generat
 class _Polytope:
     """The points origin + slopes · z of the span, with pixels in their range."""
 
-    def __init__(self, origin: Tensor, slopes: Tensor, low: Tensor, high: Tensor) -> None:
-        self.origin, self.slopes, self.low, self.high = origin, slopes, low, high
-        size = slopes.norm(dim=1)
-        self.varies = size > EXTREME.constant * size.max()
-
-    @classmethod
-    def of(cls, rows: Tensor, low: Tensor, high: Tensor) -> "_Polytope":
+    def __init__(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
         """rows: (N, in + 1). Moves leave the last component of x̃ alone."""
         last = rows[:, -1]
         moves = torch.linalg.qr(last[:, None], mode="complete")[0][:, 1:]
-        return cls(last @ rows[:, :-1] / (last @ last), rows[:, :-1].T @ moves, low, high)
+        self.origin, self.slopes = last @ rows[:, :-1] / (last @ last), rows[:, :-1].T @ moves
+        self.low, self.high, self.size = low, high, self.slopes.norm(dim=1)
+        self.varies = self.size > EXTREME.constant * self.size.max()
 
     def vertices(self, directions: Tensor) -> Tensor:
         """The points (M, in) that are extreme in directions (D, in), their pixels in range but for rounding."""
@@ -141,13 +137,12 @@ class _Polytope:
         black = vertex < self.low + 2 * EXTREME.tolerance
         at_end = (black | (vertex > self.high - 2 * EXTREME.tolerance)) & self.varies
         end = torch.where(black, self.low, self.high)
-        size = self.slopes.norm(dim=1)
         while int(at_end.sum()) > self.slopes.shape[1]:
-            rows = self.slopes[at_end] / size[at_end, None]
+            rows = self.slopes[at_end] / self.size[at_end, None]
             left, values, right = torch.linalg.svd(rows, full_matrices=False)
             if values[-1] < EXTREME.degenerate * values[0]:
                 break
-            solved = right.T @ (left.T @ ((end - self.origin)[at_end] / size[at_end]) / values)
+            solved = right.T @ (left.T @ ((end - self.origin)[at_end] / self.size[at_end]) / values)
             point = self.origin + self.slopes @ solved
             still = at_end & ((point - end).abs() < EXTREME.rounding)
             if bool((still == at_end).all()):

@@ -80,11 +80,9 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         }
         reason = None
         if not len(found.images):
-            reason = (
-                f"nothing returned: of {candidates.tried} candidates the best has ρ {best.residual:.2g} and λ "
-                f"{best.gradient:.2g}; decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one "
-                "image"
-            )
+            demanded = f"decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one image"
+            best_of = f"nothing returned: of {candidates.tried} candidates the best has"
+            reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}; {demanded}"
         if candidates.undetermined:
             reason = (
                 f"{candidates.undetermined} images are not returned: they pass both tests, but have fewer features "
@@ -95,10 +93,9 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """The images with λ as their residual."""
-        images, shape = acceptance.images, self.observation.input_shape
-        said = () if acceptance.reason is None else (acceptance.reason,)
-        if 0 < len(images) < evidence.count and acceptance.reason is None:
-            said = (f"{len(images)} of {evidence.count} images found: the others pass neither test or one only",)
+        images, reason = acceptance.images, acceptance.reason
+        if 0 < len(images) < evidence.count and reason is None:
+            reason = f"{len(images)} of {evidence.count} images found: the others pass neither test or one only"
         mean = self.knowledge.pixel_mean
         if mean is None and len(images):
             mean = infer_background(images, self.knowledge.pixel_std)
@@ -109,13 +106,11 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
             "accepted_up_to": UNKNOWN.residual,
             "gradient_threshold": UNKNOWN.gradient,
         }
-        return Reconstruction(
-            images=images.reshape(-1, *shape),
-            held=acceptance.held.reshape(-1, *shape),
-            residual=acceptance.residual,
+        return replace(acceptance, reason=reason).reported(
+            self.observation.input_shape,
+            evidence.warnings,
             pixel_mean=mean or (),
             relative_residual=acceptance.relative_residual if len(images) else 1.0,
-            warnings=(*evidence.warnings, *said),
             facts=facts | acceptance.facts,
         )
 
@@ -156,7 +151,9 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
             return cone
         search = FeatureSearch(evidence, self.features.options, [evidence.initial], FoundImages.none(evidence))
         features = search.feature_vectors(evidence.test, generator)
-        test = self._test(evidence)
+        assert evidence.network.activation is not None
+        first = layer_update(evidence.initial, evidence.network.layers[0])
+        test = SpanTest(first, evidence.test[None], evidence.network.activation)
         features = features[test.residual(features).argsort(stable=True)][: evidence.count]
         decoys = test.residual(decoys_of(features, FEATURE.decoys, generator))
         bound = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
@@ -169,26 +166,25 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         features, residual = candidates.features[kept], candidates.residual[kept]
         facts["features_accepted"] = float(len(features))
         nothing = features.new_zeros(0, *evidence.shape)
+        vetoed = None
         if evidence.test is None and not candidates.certified:
-            wanted = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
-            vetoed = f"nothing returned: {wanted}"
-            return Acceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
-        if not len(features):
+            vetoed = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
+        elif not len(features):
             lowest = float(candidates.residual.min()) if len(kept) else float("nan")
-            vetoed = f"nothing returned: the lowest ρ of features is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
-            return Acceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
+            vetoed = f"the lowest ρ of features is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
+        if vetoed is not None:
+            return Acceptance(nothing, residual, f"nothing returned: {vetoed}", 1.0, facts, nothing, features)
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
         found = invert_maps(target, evidence.shape, evidence.pixel_range, generator)
         trusted = torch.zeros(len(features), dtype=torch.bool) if found is None else found.trusted.cpu()
-        images = nothing if found is None else found.images
         reason: str | None = None
         if not trusted.all():
             reason = (
                 f"{int((~trusted).sum())} of {len(features)} images are not returned: their features were found, but "
                 "decoys do not come back from such features"
             )
-        shown, held = (images[trusted], images[~trusted]) if found is not None else (nothing, nothing)
+        shown, held = (nothing, nothing) if found is None else (found.images[trusted], found.images[~trusted])
         return Acceptance(shown, residual[trusted.to(residual.device)], reason, left, facts, held, features)
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
@@ -205,12 +201,6 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         layer = layer_update(evidence.initial, network.layers[0]).double()
         features, shares = cone_features(factors, layer, generator)
         return FoundFeatures(features.float(), shares.float(), CONE.silent_share, certified=True)
-
-    def _test(self, evidence: FeatureUpdate) -> SpanTest:
-        """ρ of the second layer's rows at the parameters that were sent."""
-        assert evidence.test is not None and evidence.network.activation is not None
-        first = layer_update(evidence.initial, evidence.network.layers[0])
-        return SpanTest(first, evidence.test[None], evidence.network.activation)
 
 
 def has_few_features(network: FeatureNetwork, pixels: int) -> bool:

@@ -62,13 +62,11 @@ class FrozenBodyVariant(PixelVariant):
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images, with what was found of their features."""
         found = super().report(evidence, replace(acceptance, images=acceptance.images[:0], held=acceptance.held[:0]))
-        warnings = found.warnings
+        warnings, features = found.warnings, f"feature vectors of {self.observation.input_shape[0]} numbers"
         if number := len(acceptance.images):
-            warnings += (
-                f"the body is frozen: {number} feature vectors of {self.observation.input_shape[0]} numbers were "
-                f"found, {int(acceptance.facts['certified'])} passed the sparsity test, and inverted; a pixel is known "
-                "as far as they tell it",
-            )
+            passed = f"{int(acceptance.facts['certified'])} passed the sparsity test"
+            told = f"the body is frozen: {number} {features} were found, {passed}, and inverted"
+            warnings += (f"{told}; a pixel is known as far as they tell it",)
         images, held = (part.reshape(-1, *self.whole.input_shape) for part in (acceptance.images, acceptance.held))
         return replace(found, images=images, held=held, warnings=warnings)
 

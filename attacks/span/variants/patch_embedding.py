@@ -160,17 +160,9 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
 
     def report(self, evidence: PatchUpdate, acceptance: Acceptance) -> Reconstruction:
         """The image with the error to be expected of its pixels as residual; a held one where tests say no."""
-        shape = self.observation.input_shape
-        said = () if acceptance.reason is None else (acceptance.reason,)
-        return Reconstruction(
-            images=acceptance.images.reshape(-1, *shape),
-            held=acceptance.held.reshape(-1, *shape),
-            residual=acceptance.residual,
-            num_inferred=1 if len(acceptance.images) else evidence.count,
-            relative_residual=acceptance.relative_residual,
-            warnings=(*evidence.ignored, *said),
-            facts=acceptance.facts | {"rank": float(evidence.rank)},
-        )
+        count = 1 if len(acceptance.images) else evidence.count
+        facts = acceptance.facts | {"rank": float(evidence.rank)}
+        return acceptance.reported(self.observation.input_shape, evidence.ignored, num_inferred=count, facts=facts)
 
 
 def _without_decay(

@@ -93,17 +93,13 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """The images with ρ at the initial parameters as their residual."""
-        refused = () if acceptance.reason is None else (acceptance.reason,)
         shape, told = self.observation.input_shape, self.knowledge.num_private
         images = acceptance.images.reshape(-1, *shape)
-        return Reconstruction(
-            images=images,
-            held=acceptance.held.reshape(-1, *shape),
+        return acceptance.reported(
+            shape,
+            evidence.warnings,
             groups=group_views(images, told) if told is not None and told < len(images) else None,
-            residual=acceptance.residual,
             num_inferred=None if evidence.like_adam else evidence.inferred,
-            relative_residual=acceptance.relative_residual,
-            warnings=(*evidence.warnings, *refused),
             facts=evidence.facts | acceptance.facts,
         )
 
