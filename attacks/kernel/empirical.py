@@ -1,5 +1,5 @@
-"""Empirical neural tangent kernels, regression with a kernel, the distance between two kernels, and a model beside its
-linearization at the parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀).
+"""Empirical neural tangent kernels, regression with them, their distance, and a model beside its linearization at the
+parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀).
 """
 
 import math
@@ -111,12 +111,10 @@ def linearization_error(model: nn.Module, initial: State, final: State, images: 
     """(‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs, the largest |f − f_lin|); NaN where no output moved.
 
     images: (N, C, H, W). f is taken at `final`, f_lin linearized at `initial` in the trained parameters; other tensors
-    are those of `final` in both. Since f − f_lin = ∫ (∇f_θ − ∇f_θ₀)·Δθ along the way, the first is also how far the
-    mean gradient on the way is from that at θ₀, along the update.
+    are those of `final` in both. The first is also how far the mean gradient on the way is from that at θ₀.
     """
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     fixed = {name: value for name, value in final.items() if name not in trained}
-
     outputs = _outputs(model, fixed, images)
     start = {name: initial[name] for name in trained}
     step = {name: final[name] - initial[name] for name in trained}
@@ -161,18 +159,23 @@ def _norm(state: State) -> Tensor:
 
 
 def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
-    """Whether the outputs are linear in the parameters of the layer that is called last, as they are unless something
-    non-linear follows it. state, images: in float64.
+    """Whether the outputs are linear in the parameters of the layer that is called last. state, images: in float64.
 
     Compares f at equal steps θ, θ + v, θ + 2v of that layer, whose second difference is then rounding error; short and
     long steps, so that neither a saturated sigmoid nor a distant kink goes unseen.
     """
-    name = _last_layer(model, state, images)
+    called: list[str] = []
+    owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}
+    probe(model, images[:1], owners, lambda name, given, output: called.append(name), state)
+    if not called:
+        raise InputError(
+            f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"
+        )
     generator = probe_generator()
     with torch.no_grad(), evaluating(model):
         for length in (0.1, 1.0, 100.0):
             step: State = {}
-            for key in parameter_names(name):
+            for key in parameter_names(called[-1]):
                 if key in state:
                     noise = torch.randn(state[key].shape, generator=generator, dtype=torch.float64).to(state[key])
                     step[key] = length * noise / max(1.0, noise[0].numel()) ** 0.5
@@ -184,15 +187,3 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
             if float(second.norm()) > CURVED * sum(float(value.norm()) for value in values):
                 return False
     return True
-
-
-def _last_layer(model: nn.Module, state: State, images: Tensor) -> str:
-    """The module with a weight of its own that is called last."""
-    called: list[str] = []
-    owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}
-    probe(model, images[:1], owners, lambda name, given, output: called.append(name), state)
-    if not called:
-        raise InputError(
-            f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"
-        )
-    return called[-1]

@@ -1,9 +1,7 @@
 """The scores of a reconstruction image by image: its match, distance, PSNR, SSIM, and whether it is identified.
 
-This is the one place that sees private images. It takes finished reconstructions: no attack calls it.
-
-`Identification` compares every candidate with every image of the pool, as they are and up to what an attacker cannot
-know or does not care about (offset and gain, the clients' augmentations).
+This is the one place that sees private images. It takes finished reconstructions: no attack calls it. `Identification`
+compares every candidate with every image of the pool, as they are, up to offset and gain, and up to augmentations.
 
 A *hit* is a pair of an image and a candidate with at least 20 dB that is identified: the candidate is nearer to this
 image than to any other of the pool. Rows are images, columns candidates.
@@ -90,11 +88,8 @@ class ImageScores:
 
 
 def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores:
-    """Match candidates to private images greedily by L2 and score every pair.
-
-    Equal private images are matched once, and share what they are matched with. An image left without a match is scored
-    against the mean public image and counts as not identified.
-    """
+    """Match candidates to private images greedily by L2 and score every pair; equal private images are matched once. An
+    image left without a match is scored against the mean public image and counts as not identified."""
     distinct = Distinct.among(private)
     private = private[distinct.first]
     mean_image = pool.public.mean(0, keepdim=True)
@@ -144,11 +139,8 @@ BLOCK = 1024  # rows at a time, for the sake of memory
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Compute Euclidean distances of flattened images, (N, M), in float64.
-
-    Of many pairs by products of matrices, which round squares by 1e-13 of what images measure; equal images of `b` are
-    equally far all the same.
-    """
+    """Compute Euclidean distances of flattened images, (N, M), in float64; of many pairs by products of matrices, which
+    round squares by 1e-13 of what images measure, for equal images of `b` alike."""
     if len(b) == 0:
         return torch.zeros((len(a), 0), dtype=torch.float64)
     if len(a) * len(b) <= FEW:
@@ -193,11 +185,8 @@ def ssim(a: Tensor, b: Tensor) -> np.ndarray:
 
 
 def _nearest_is_own(private: Tensor, guesses: Tensor, matched: np.ndarray, l2: np.ndarray, pool: Pool) -> np.ndarray:
-    """Whether each guess is one, by `matched`, and nearer to its private image than to any other of the pool.
-
-    Exact copies of the private image are no others, nor are those of the guess: an attacker who returns public images
-    is asked which of the rest they are nearest to.
-    """
+    """Whether each guess is one, by `matched`, and nearer to its private image than to any other of the pool. Exact
+    copies of the private image are no others, nor are those of the guess, which may be a public image."""
     identified = np.zeros(len(private), dtype=bool)
     if not matched.any():
         return identified
@@ -229,16 +218,14 @@ class Identification:
         return self._near(self.l2) & self._identified(self.l2)
 
     def recognized(self, likeness: np.ndarray, least: float) -> np.ndarray:
-        """By an eye (`attacks.scoring.recognition`): the pairs that are more alike than `least`, and identified by
-        their likeness, (Q, M)."""
+        """By an eye: the pairs that are more alike than `least`, and identified by their likeness, (Q, M)."""
         return (likeness > least) & self._identified(-likeness)
 
     def affine_hits(self, inputs: Tensor) -> np.ndarray:
-        """After the offset and the positive gain per channel that bring a candidate nearest to the image, (Q, M).
+        """After the offset and the positive gain per channel that bring a candidate nearest to the image, (Q, M), by
+        least squares. A candidate belongs to the image of whose variance the fit leaves the smallest share.
 
-        inputs: (M, C, H, W), the candidates before anything clamped them. A least-squares fit. Images differ in
-        contrast and a flat one is near to every fit, so a candidate belongs to the image of whose variance the fit
-        leaves the smallest share.
+        inputs: (M, C, H, W), the candidates before anything clamped them.
         """
         if not len(inputs):
             return np.zeros(self.l2.shape, dtype=bool)
@@ -262,8 +249,7 @@ class Identification:
         return l2**2 <= LARGEST_MSE * self.images[0].numel()
 
     def _identified(self, distance: np.ndarray) -> np.ndarray:
-        """Whether a candidate is nearer to an image than to any other. Exact copies of the image are no others, nor are
-        those of the candidate, as in `attacks.scoring.images`."""
+        """Whether a candidate is nearer to an image than to any other, exact copies of both aside."""
         others = np.where(self.numbers[:, None] == self.guesses, np.inf, distance)
         nearest = self.numbers[others.argmin(0)]
         own = self.numbers[:, None] == nearest

@@ -2,8 +2,7 @@
 
 `Exposure` adds what the plain scores of returned images miss: candidates that were held back, images that are there but
 for an offset, a gain, an augmentation or what an eye overlooks, returned images that are nobody's, and how exposed the
-most exposed image is. `recovered` needs an image that the attack returned, pixel by pixel. None of these counts is ever
-below it: they look for the largest matching among hits that include those of the greedy one.
+most exposed image is. None of these counts is ever below `recovered`: their matching is the largest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -155,18 +154,6 @@ MOST_EXPOSED = 0.95  # quantile over private images
 
 
 @dataclass(frozen=True)
-class ClassFloor:
-    """What somebody scores who knows how many images of which class there are, and nothing else: public images by those
-    counts.
-
-    recognized: of the private images; NaN where that is not known.
-    """
-
-    images: ImageScores
-    recognized: float
-
-
-@dataclass(frozen=True)
 class LeakageScore:
     """The scores of an attack and of attackers who know nothing, on the same private images.
 
@@ -174,7 +161,8 @@ class LeakageScore:
         pool has no more.
     mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
         and never identified.
-    class_floor: None where nobody knows the classes.
+    class_floor: of public images by the private ones' classes, None where nobody knows these; class_recognized: how
+        many private images are recognized in them, NaN where that is not known.
     exposure: what these leave out, `least` the likeness from which an eye knows an image.
     null: the same reconstructions against others.
     """
@@ -183,7 +171,8 @@ class LeakageScore:
     floor: ImageScores
     guesses: ImageScores
     mean_image: ImageScores
-    class_floor: ClassFloor | None
+    class_floor: ImageScores | None
+    class_recognized: float
     floor_size: int
     least: float
     exposure: Exposure
@@ -202,11 +191,8 @@ class LeakageScore:
     @property
     def class_floor_leakage(self) -> float:
         """Of as many public images by the private ones' classes; NaN where nobody knows these."""
-        return (
-            float("nan")
-            if self.class_floor is None
-            else float(above_floor(self.class_floor.images.l2, self.floor.l2).mean())
-        )
+        known = self.class_floor
+        return float("nan") if known is None else float(above_floor(known.l2, self.floor.l2).mean())
 
     @property
     def mean_image_leakage(self) -> float:
@@ -238,8 +224,8 @@ class LeakageScore:
             **self.exposure.columns(),
             "recognized_threshold": self.least,
             "class_floor_leakage": self.class_floor_leakage,
-            "class_floor_recovered_fraction": np.nan if known is None else float(known.images.recovered.mean()),
-            "class_floor_recognized_fraction": np.nan if known is None else known.recognized / len(scores.l2),
+            "class_floor_recovered_fraction": np.nan if known is None else float(known.recovered.mean()),
+            "class_floor_recognized_fraction": self.class_recognized / len(scores.l2),
             "leakage_p95": float(np.quantile(leakage_by_image(scores, floor), MOST_EXPOSED, method="higher")),
             "null_recovered": self.null.recovered,
             "null_recovered_fraction": self.null.recovered / len(scores.l2),
@@ -306,13 +292,12 @@ def score(
 
     hits, floor_hits = hits_of(torch.cat([reconstructed, held]), images), hits_of(draws[0], floor)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
-    class_floor, kinds = None, np.zeros(len(hits.numbers), dtype=int)
+    class_floor, recognized, kinds = None, float("nan"), np.zeros(len(hits.numbers), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
         kinds = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]).numpy()
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
-        guessed = score_images(private, drawn, pool)
-        recognized = floor_counts(hits_of(drawn, guessed), copies).get("recognized", float("nan"))
-        class_floor = ClassFloor(guessed, recognized)
+        class_floor = score_images(private, drawn, pool)
+        recognized = floor_counts(hits_of(drawn, class_floor), copies).get("recognized", float("nan"))
     free = _others(hits.numbers, floor_hits, len(own))
     returned = slice(len(reconstructed))
     others = Others(
@@ -330,7 +315,7 @@ def score(
         copies=copies,
     )
     null = permutation_null(observed, others, generator)
-    return LeakageScore(images, floor, guesses, mean_image, class_floor, size, least, exposure, null)
+    return LeakageScore(images, floor, guesses, mean_image, class_floor, recognized, size, least, exposure, null)
 
 
 def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:

@@ -1,8 +1,7 @@
 """The cross-client null: the same reconstructions, scored against as many images that they are no reconstructions of.
 
-Floors (`floor_…`) know nothing, not even what an attack's output looks like: a blurred grey image may
-beat every public one. Here the attacker's own prior stays, and what changes is whose images they are held against:
-others of the same classes, where classes are known, since a guess at these is no reconstruction.
+Floors (`floor_…`) know nothing, not even what an attack's output looks like: a blurred grey image may beat every public
+one. Here the attacker's own prior stays, and it is held against others' images, of the same classes where known.
 """
 
 from collections.abc import Mapping
@@ -78,12 +77,8 @@ class Observed:
 
 
 def permutation_null(observed: Observed, others: Others, generator: np.random.Generator) -> Null:
-    """Draw 99 sets of as many images of each class, and see how often they are told as well as the private ones.
-
-    Each image is drawn anew from all others, as the private ones might have been: sets without replacement from few
-    others would be too much alike. p = (1 + sets with at least the observed leakage, or count) / (1 + sets) (Phipson
-    and Smyth 2010): never 0.
-    """
+    """Draw 99 sets of as many images of each class, with replacement, and see how often they are told as well as the
+    private ones: p = (1 + sets with at least the observed leakage, or count) / (1 + sets) (Phipson and Smyth 2010)."""
     rows = {kind: np.flatnonzero(others.classes == kind) for kind in np.unique(observed.classes)}
     if any(len(rows[kind]) < (observed.classes == kind).sum() for kind in rows):
         return Null()

@@ -2,8 +2,7 @@
 
 A candidate may be mirrored, shifted by up to 2 pixels (1 where the shorter side is below 16), brighter or darker, of
 another contrast, a negative included. Likeness is the largest |correlation| over those, on images whose fine detail is
-smoothed away: blur and noise of single pixels hardly change it. It knows no class and no meaning, and it is no test of
-an eye: it is declared, and its threshold comes from the images themselves.
+smoothed away. It is declared, no test of an eye, and its threshold comes from the images themselves.
 """
 
 import numpy as np
@@ -52,8 +51,7 @@ def threshold(likeness: np.ndarray, returned: int) -> float:
     """The likeness above which `returned` public images pass for at most 1 in 100 private ones.
 
     likeness: of pairs of a private and a public image, NaN for copies. Of n pairs a fresh one is above the (k + 1)-th
-    largest with probability (k + 1) / (n + 1), and each private image meets `returned` of them. NaN where the pairs are
-    too few to tell.
+    largest with probability (k + 1) / (n + 1). NaN where the pairs are too few to tell.
     """
     pairs = np.sort(likeness[~np.isnan(likeness)])[::-1]
     above = int(FALSE_RATE * (len(pairs) + 1) / max(returned, 1) + 1e-9) - 1
@@ -79,10 +77,8 @@ def _margin(small: Tensor) -> int:
 
 
 def _unit(small: Tensor, top: int, left: int) -> Tensor:
-    """The window that begins there, every channel without its mean, as unit vectors (N, d); a flat one is 0.
-
-    Of smoothed images every second row and column says nearly all, from 16 pixels on.
-    """
+    """The window that begins there, every channel without its mean, as unit vectors (N, d); a flat one is 0. From 16
+    pixels on every second row and column says nearly all of smoothed images."""
     margin = _margin(small)
     step = 2 if margin == MARGIN else 1
     height, width = (length - 2 * margin for length in small.shape[2:])

@@ -24,7 +24,7 @@ def test_the_floor_by_classes_is_of_the_client_s_own_label_counts():
 
     private, public = images(labels), images(public_labels)
     found = score(private, private, Pool(public, private, public_labels, labels), rng(), labels=labels)
-    assert found.class_floor is not None and (found.class_floor.images.l2 < 0.04 * 4).all()
+    assert found.class_floor is not None and (found.class_floor.l2 < 0.04 * 4).all()
     assert found.columns()["class_floor_leakage"] == found.class_floor_leakage
     assert (found.floor.l2 > 0.5 * 4).any()  # of any shades: this draw has fewer than three dark ones, or no light one
 
