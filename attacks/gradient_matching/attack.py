@@ -122,9 +122,8 @@ class GradientMatchingAttack(Attack):
         """Looks at the first pair of checkpoints that differ.
 
         learning_rate and steps are needed (or batches, which tell the steps); batch_size, labels and pixel_range are
-        used where known, else inferred or assumed. optimizer, momentum, betas and weight_decay are used where known,
-        else torch's defaults are assumed. Under Adam, labels that are not told are soft. residual of a candidate: the
-        distance with all over the distance with its image replaced by the mean one; near 0: it cannot be spared.
+        used where known, else inferred or assumed, and of the optimizer torch's defaults are. Under Adam, labels that
+        are not told are soft. residual of a candidate: the distance with all over that without it.
         """
         problem, warnings = self.matching(observation, knowledge, generator)
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
@@ -161,18 +160,15 @@ class GradientMatchingAttack(Attack):
         simulated = self._simulated_steps(knowledge, like.device)
         optimizer, assumed = LocalOptimizer.believed(knowledge)
         rate = optimizer.learning_rate * simulated.learning_rate_factor
-        trained = observation.trainable
-        training = LocalTraining(
-            observation.model, initial, trained, loss, replace(optimizer, learning_rate=rate), self.coding
-        )
+        believed = replace(optimizer, learning_rate=rate)
+        training = LocalTraining(observation.model, initial, observation.trainable, loss, believed, self.coding)
         warnings += assumed
         classes = None
         if knowledge.labels is None and self.labels == "inferred" and optimizer.adaptive:
             warnings += (f"labels cannot be counted after {optimizer.kind}: they are optimized beside the images",)
         elif knowledge.labels is not None or self.labels == "inferred":
-            classes, notes = told_or_inferred_classes(
-                observation, replace(knowledge, steps=simulated.client_steps), training, outputs
-            )
+            stepped = replace(knowledge, steps=simulated.client_steps)
+            classes, notes = told_or_inferred_classes(observation, stepped, training, outputs)
             classes, warnings = classes.to(like), warnings + notes
         return UpdateMatching(
             training=training,
@@ -227,12 +223,11 @@ class UpdateMatching:
 
     def objective(self, images: Tensor, classes: Tensor) -> Tensor:
         """The distance with the penalty, a scalar, differentiable in both."""
-        distance = self.distance(images, classes)
-        weight = self.options.total_variation
+        distance, weight = self.distance(images, classes), self.options.total_variation
         return distance + weight * total_variation(images) if weight else distance
 
     def distance(self, images: Tensor, classes: Tensor) -> Tensor:
-        simulated, observed = self.simulated(images, classes), self.observed
+        simulated, observed = self.training.update(images, classes, self.batches()), self.observed
         if self.possible is not None:
             simulated, observed = nearest_possible(simulated, self.possible)
         if self.matched is not None:
@@ -257,12 +252,9 @@ class UpdateMatching:
             gradients = list(gradients_at(variables))
         return losses[0], gradients
 
-    def simulated(self, images: Tensor, classes: Tensor) -> State:
-        return self.training.update(images, classes, self.batches())
-
     def smoothed(self, share: float) -> "UpdateMatching":
-        """The problem after a share of the iterations: an Adam of the client is smoothed, less and less, as its first
-        step is made of signs, which have no derivative."""
+        """The problem after a share of the iterations: the client's Adam, whose first step is made of signs, which have
+        no derivative, is smoothed less and less."""
         if not self.training.optimizer.adaptive:
             return self
         smoothing = SMOOTHEST * (SHARPEST / SMOOTHEST) ** min(1.0, share / SHARP_AFTER)
@@ -305,18 +297,14 @@ class UpdateMatching:
 
     def relative_distance_without(self, found: MatchingSolution) -> Tensor:
         """(M,): the distance with all candidates over that with one image replaced by the mean input, 0."""
-        ratios = []
-        for j in range(len(found.images)):
-            without = found.images.clone()
-            without[j] = 0
-            distance = float(self.distance(without, found.classes).detach())
-            ratios.append(found.residual / max(distance, 1e-30))
-        return torch.tensor(ratios)
+        kept = 1 - torch.eye(len(found.images)).to(found.images)[..., None, None, None]
+        distances = [float(self.distance(own * found.images, found.classes).detach()) for own in kept]
+        return torch.tensor([found.residual / max(distance, 1e-30) for distance in distances])
 
     def relative_residual(self, found: MatchingSolution) -> float:
         """‖Δ̂ − Δ‖ / ‖Δ‖."""
-        simulated = {name: value.detach() for name, value in self.simulated(found.images, found.classes).items()}
-        return float(update_distance("euclidean", simulated, self.observed)) ** 0.5
+        simulated = self.training.update(found.images, found.classes, self.batches())
+        return float(update_distance("euclidean", simulated, self.observed).detach()) ** 0.5
 
     def _classes(self, logits: Tensor) -> Tensor:
         if self.classes is not None:

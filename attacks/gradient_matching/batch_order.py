@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from typing import Literal
 
 import torch
@@ -48,9 +49,8 @@ class SimulatedSteps:
         simulated = min(steps, max_unrolled)
         factor = float(step_weights(steps, momentum).sum() / step_weights(simulated, momentum).sum())
         if simulated < steps:
-            warnings.append(
-                f"{simulated} steps of {factor:.3g} times the learning rate stand for {steps} (max_unrolled)"
-            )
+            rate = f"{factor:.3g} times the learning rate"
+            warnings.append(f"{simulated} steps of {rate} stand for {steps} (max_unrolled)")
         size, told = min(knowledge.batch_size or count, count), None
         if knowledge.batches is not None:
             wrong = [i for batch in knowledge.batches for i in batch if not 0 <= i < count]
@@ -82,12 +82,8 @@ class SimulatedSteps:
 def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
     """The images of every step as a loader cuts them: each row of `order` (epochs, N) into batches, the last one
     smaller; the last row serves all further epochs."""
-    batches: Batches = []
-    epoch = 0
-    while len(batches) < steps:
-        batches += order[min(epoch, len(order) - 1)].split(batch_size)
-        epoch += 1
-    return batches[:steps]
+    epochs = chain(order, repeat(order[-1]))
+    return list(islice(chain.from_iterable(epoch.split(batch_size) for epoch in epochs), steps))
 
 
 def told_or_inferred_classes(
@@ -96,9 +92,8 @@ def told_or_inferred_classes(
     """((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with num_private.
     training: as it is believed to be, by SGD, with its loss, coding and momentum. outputs: K."""
     if knowledge.labels is None:
-        found = estimate_label_counts(
-            observation, knowledge, training.loss, training.optimizer.momentum, training.coding
-        )
+        momentum = training.optimizer.momentum
+        found = estimate_label_counts(observation, knowledge, training.loss, momentum, training.coding)
         labels = torch.repeat_interleave(torch.arange(len(found.counts)), found.counts)
         text = f"labels were inferred: {found.counts.tolist()} of each class, confidence {found.confidence:.2f}"
         return one_hot(labels, outputs), (text,)

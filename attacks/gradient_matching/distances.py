@@ -1,9 +1,8 @@
 """How far a simulated update is from the observed one, how rough images are, and FedLeak's steps.
 
-FedLeak matches a part of the update and looks ahead (Fan, Wang, Chen and Zhou, *Boosting Gradient Leakage Attacks*,
-USENIX Security 2025, arXiv 2506.08435). Their diagnosis is that gradient matching fails as an optimization, not for
-want of a unique solution. Two remedies: only a part of the update's entries is matched, and the distance's own gradient
-in the images is penalized, so that the way leads into flat minima:
+FedLeak (Fan, Wang, Chen and Zhou, *Boosting Gradient Leakage Attacks*, USENIX Security 2025, arXiv 2506.08435) matches
+a part of the update's entries only, and penalizes the distance's own gradient in the images, so that the way leads into
+flat minima:
 
     D(x) + λ ‖∇D(x)‖,  whose gradient is  ∇D + λ H ∇D/‖∇D‖  ≈  (1 − β) ∇D(x) + β ∇D(x + r ∇D/‖∇D‖),  β = λ/r,
 
@@ -32,10 +31,7 @@ def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, obse
 
 
 def nearest_possible(simulated: State, possible: dict[str, EntryIntervals]) -> tuple[State, State]:
-    """(the simulated update, the nearest point of every entry's interval, held fixed), both 0 where nothing is known.
-
-    Held fixed: of the squared distance the derivative by the nearest point is 0 anyway.
-    """
+    """(the simulated update, the nearest point of every interval, held fixed), both 0 where nothing is known."""
     known = {name: own.lowest.isfinite() | own.highest.isfinite() for name, own in possible.items()}
     nearest = {name: possible[name].nearest(value.detach().double()).to(value) for name, value in simulated.items()}
     return masked(simulated, known), masked(nearest, known)

@@ -38,8 +38,7 @@ def random_images(input_shape: tuple[int, ...], count: int = 2, dtype: torch.dty
 
 
 def as_fed(images: Tensor) -> Tensor:
-    """A copy of images (N, C, H, W) as training would feed them, differentiable: contiguous, so that a network may call
-    `view` on what it makes of them, and its own, so that it may change them in place."""
+    """A copy of images (N, C, H, W), differentiable and contiguous: a network may call `view` and change them."""
     return images.clone(memory_format=torch.contiguous_format)
 
 
@@ -70,16 +69,14 @@ def scores_of(given: object) -> Tensor:
     found = given.get("logits") if isinstance(given, Mapping) else getattr(given, "logits", None)
     found = given[0] if found is None and isinstance(given, tuple | list) and given else found
     if not isinstance(found, Tensor):
-        raise InputError(
-            f"the network returns a {type(given).__name__} without `logits`: attacks need a tensor of outputs for each "
-            "image; wrap it in a network whose `forward` returns that"
-        )
+        remedy = "attacks need a tensor of outputs for each image; wrap it in a network whose `forward` returns that"
+        raise InputError(f"the network returns a {type(given).__name__} without `logits`: {remedy}")
     return found
 
 
 def for_each(function: Callable[[State], State], stacked: State) -> State:
-    """What `function` makes of every entry of stacked tensors (N, …), stacked again: by `vmap`, and one after the other
-    where the network's own code does not bear that, as where it sets a memory format or looks at a value."""
+    """What `function` makes of every entry of stacked tensors (N, …), stacked again: by `vmap`, or one after the other
+    where the network's own code does not bear that."""
     try:
         return cast(State, torch.func.vmap(function)(stacked))
     except RuntimeError:
@@ -198,10 +195,9 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
 
 
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:
-    """The network with every BatchNorm normalizing with the batch that it is given, if the statistics of that layer
-    differ between the checkpoints; the same network where none do. Batch statistics are differentiable in the images,
-    and nothing is averaged over batches. A layer that is given a single value per channel has no variance, and torch
-    refuses it: it keeps its running statistics, as fedspill's clients do."""
+    """The network with every BatchNorm normalizing with the batch that it is given, if its statistics differ between
+    the checkpoints; the same network where none do. A layer that is given a single value per channel, which torch
+    refuses, keeps its running statistics, as fedspill's clients do."""
     moved = [name for name in initial if name.endswith("running_var") and not torch.equal(initial[name], final[name])]
     if not moved:
         return model

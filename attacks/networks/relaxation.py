@@ -1,13 +1,13 @@
 """Networks whose gradients reach what is switched off: for descents on the input of a network with frozen weights.
 
 A ReLU that is off passes no gradient, and max pooling passes it to one entry of a window alone, so a descent from
-elsewhere stays in local minima where the wrong units are on and the wrong entries are largest. Within `relaxed` a ReLU
-keeps its value and passes a share of the gradient where it is off, as if it were leaky in the backward pass alone; and
-max pooling takes a smooth maximum.
+elsewhere stays in local minima. Within `relaxed` a ReLU is leaky in the backward pass alone, and max pooling takes a
+smooth maximum.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,11 +30,6 @@ def in_place_of_relu(
     if function in IN_PLACE or given.get("inplace") or args[1:2] == (True,):
         return x.copy_(value(x.clone()))
     return value(x)
-
-
-def leaky_backward(x: Tensor, leak: float) -> Tensor:
-    """relu(x), whose derivative is `leak` instead of 0 where x is not above 0: x − x is 0 and has a derivative."""
-    return torch.where(x > 0, x, leak * (x - x.detach()))
 
 
 def smooth_max_pool(
@@ -80,7 +75,9 @@ class relaxed(TorchFunctionMode):
     ) -> Any:
         own = dict(kwargs or {})
         if self.leak and function in RELUS:
-            return in_place_of_relu(lambda x: leaky_backward(x, self.leak), function, args, own)
+            # x − x is 0 and has a derivative
+            leaky = partial(lambda leak, x: torch.where(x > 0, x, leak * (x - x.detach())), self.leak)
+            return in_place_of_relu(leaky, function, args, own)
         if math.isfinite(self.sharpness) and function in MAX_POOLS:
             asked = {name: own.pop(name, False) for name in ("ceil_mode", "return_indices")}
             if len(args) <= 5 and not any(asked.values()):

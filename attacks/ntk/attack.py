@@ -38,8 +38,7 @@ from attacks.ntk.objective import (
 )
 from attacks.update.intervals import kept_entries
 
-# length of the starting point's gradient sum, relative to Δθ. Its duals have random signs and cancel each other: with a
-# sum as long as Δθ every one of them would be several times too large, and so would its steps
+# length of the starting point's gradient sum, relative to Δθ: its duals have random signs and cancel each other
 DUAL_START = 0.25
 
 
@@ -116,7 +115,7 @@ class NTKAttack(Attack):
             )
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
-        self._count(observation, knowledge)
+        count_candidates(self.name, observation.input_shape, knowledge, self.candidates, self.num_candidates)
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:
         """Whoever says how many candidates need not know how many images there are."""
@@ -137,11 +136,8 @@ class NTKAttack(Attack):
             loss_trace=best.trace,
         )
 
-    def _count(self, observation: Observation, knowledge: Knowledge) -> int:
-        return count_candidates(self.name, observation.input_shape, knowledge, self.candidates, self.num_candidates)
-
     def _optimization(self, observation: Observation, knowledge: Knowledge) -> "NTKOptimization":
-        device, dtype = choose_device(self.device), getattr(torch, self.precision)
+        device, dtype, shape = choose_device(self.device), getattr(torch, self.precision), observation.input_shape
         prepare = partial(cast_state, device=device, dtype=dtype)
         deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
         scales = round_scales(deltas, unit_length=self.scale_duals)
@@ -151,24 +147,20 @@ class NTKAttack(Attack):
             views = tangent_points(self.kernel, prepare(initial), prepare(final))
             kept = kept_entries(delta, knowledge)
             kept = kept if kept is None else prepare(kept)
-            rounds.append(make_objective(observation.model, observation.input_shape, scaled, views, kept=kept))
+            rounds.append(make_objective(observation.model, shape, scaled, views, kept=kept))
             dual_scales += [scale] * len(views)
         return NTKOptimization(
             options=self,
             objective=rounds[0] if len(rounds) == 1 else StackedObjective(rounds),
-            shape=(self._count(observation, knowledge), *observation.input_shape),
-            outputs=count_outputs(observation.model, observation.input_shape),
+            shape=(count_candidates(self.name, shape, knowledge, self.candidates, self.num_candidates), *shape),
+            outputs=count_outputs(observation.model, shape),
             dual_scales=torch.tensor(dual_scales, device=device, dtype=dtype).view(-1, 1, 1),
             bounds=knowledge.input_bounds(torch.zeros((), device=device, dtype=dtype)),
         )
 
 
 def tangent_points(kernel: str, initial: State, final: State) -> list[State]:
-    """The parameters whose gradients the update is explained by, in the order of the duals; `kernel` as in `NTKAttack`.
-
-    Gradient descent leaves Δθ = Σ_t Σ_j α_j(t) ∇f(x_j) along the whole path from θ₀ to θ_f, of which an attacker has
-    the ends only (Loo et al. 2024, appendix I, leave more checkpoints to future work).
-    """
+    """The parameters whose gradients the update is explained by, in the order of the duals, by `NTKAttack.kernel`."""
     if kernel != "path":
         return {"final": [final], "initial": [initial], "hybrid": [initial, final]}[kernel]
     middle = {k: (v + final[k]) / 2 if v.is_floating_point() else v for k, v in initial.items()}

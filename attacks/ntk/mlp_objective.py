@@ -4,9 +4,8 @@ Per layer the gradient sum is DᵀA (see `attacks.networks.mlp`), with one row o
 
     ‖DᵀA − Δ‖² = ⟨DDᵀ, AAᵀ⟩ − 2⟨D, AΔᵀ⟩ + ‖Δ‖²,    ∂/∂D = 2(AAᵀD − AΔᵀ),    ∂/∂A = 2(DDᵀA − DΔ).
 
-For few candidates the right-hand sides are cheaper: no matrix of the layer's size is formed, and what costs time are
-the products with Δ and with the weights. The update of a client that used SGD has a low numerical rank, about N in the
-first layer and a few N in the next; its products with Δ ≈ left rightᵀ cost little.
+For few candidates the right-hand sides are cheaper: no matrix of the layer's size is formed, and products with an
+update of low numerical rank, Δ ≈ left rightᵀ, as SGD's are, cost little.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,11 +74,10 @@ class DenseObjective:
         return passes, [(_rows([p.signals[i] for p in passes]), _rows([p.inputs[i] for p in passes])) for i in layers]
 
     def _updates(self, delta: State) -> list["LayerDelta"]:
-        names = zip(self.network.weights, self.network.biases, strict=True)
-        kept = self.kept or {}
+        kept, biases = self.kept or {}, (bias or "" for bias in self.network.biases)
         return [
-            LayerDelta(delta.get(weight), delta.get(bias or ""), kept.get(weight), kept.get(bias or ""))
-            for weight, bias in names
+            LayerDelta(delta.get(weight), delta.get(bias), kept.get(weight), kept.get(bias))
+            for weight, bias in zip(self.network.weights, biases, strict=True)
         ]
 
 

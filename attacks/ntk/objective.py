@@ -2,8 +2,7 @@
 
 v runs over the kernels in use: one (final or initial parameters), two (hybrid) or three (path). Three implementations
 share one interface: `DenseObjective` for plain MLPs, in closed form, `AutogradObjective` for every other network, and
-`StackedObjective` for several rounds. `ntk` and `kkt` share them, the penalties beside them, and how smooth the
-stand-in for ReLU is.
+`StackedObjective` for several rounds.
 """
 
 from collections.abc import Sequence
@@ -98,8 +97,8 @@ class StackedObjective:
         L(x̂, α) = Σ_r s_r² ‖Δθ_r − Σ_v Σ_j α^{rv}_j φ_{θ_rv}(x̂_j)‖²
 
     is eq. 7 of Loo et al. (2024) with the rounds of a federation as the "multiple checkpoints along the trajectory"
-    that the paper leaves to future work. A client's updates shrink as it fits its images; with s_r = 1 the first round
-    would outweigh all others together, so every update is brought to the same length (`round_scales`).
+    that the paper leaves to future work. A client's updates shrink as it fits its images, so every update is brought
+    to the same length (`round_scales`).
 
     images: (M, C, H, W). duals: (V, M, K), the V / R kernels of the first round, then those of the second, and so on.
     Parameters are called "round:name", counted from 0.
@@ -116,11 +115,10 @@ class StackedObjective:
         return _joined([part.gradient_sum(images, dual, beta) for part, dual in self._parts(duals)])
 
     def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
-        directions = [{name: direction[f"{i}:{name}"] for name in part.delta} for i, part in enumerate(self.rounds)]
-        values = [
-            part.inner(along, images, dual, beta)
-            for along, (part, dual) in zip(directions, self._parts(duals), strict=True)
-        ]
+        values = []
+        for i, (part, dual) in enumerate(self._parts(duals)):
+            along = {name: direction[f"{i}:{name}"] for name in part.delta}
+            values.append(part.inner(along, images, dual, beta))
         return torch.stack(values).sum()
 
     def _parts(self, duals: Tensor) -> list[tuple[Objective, Tensor]]:
@@ -133,11 +131,7 @@ def _joined(states: Sequence[State]) -> State:
 
 def round_scales(deltas: Sequence[State], unit_length: bool = False) -> list[float]:
     """s_r, one factor per update: all updates equally long, and together as long as one is in the root mean square, or
-    of length 1.
-
-    The loss then is in the units of a single round, in which its factor is 1, or relative to ‖Δθ‖²; the penalty on the
-    pixel range weighs accordingly.
-    """
+    of length 1. The loss then is in the units of a single round, or relative to ‖Δθ‖²."""
     squares = [squared_norm(delta) for delta in deltas]
     mean = 1.0 if unit_length else sum(squares) / len(squares)
     return [(mean / (square * len(squares))) ** 0.5 for square in squares]
@@ -204,7 +198,7 @@ def relative_residual_without(
     objective: Objective, images: Tensor, duals: Tensor, batch_size: int | None = None
 ) -> Tensor:
     """‖R‖ / ‖R + g_j‖ of every candidate, (M,), where g_j is its part of the gradient sum and R what all together leave
-    of the update. Near 0: the update cannot be explained without it. images: (M, C, H, W). duals: (V, M, K)."""
+    of the update. images: (M, C, H, W). duals: (V, M, K)."""
     rest = _rest(objective, images, duals, batch_size)
     squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
     ratios = []
