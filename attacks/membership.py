@@ -88,19 +88,18 @@ class MembershipTest:
         count = knowledge.num_private or (inferred.count if inferred is not None else 0)
         warnings = []
         if not has_gap and knowledge.num_private is None:
-            warnings.append(
-                f"the first layer's spectrum has no clear gap: {count} private images is a guess (local Adam, noise, "
-                "or more images than their rank); tell num_private, which FedAvg's clients report"
-            )
+            guess = f"{count} private images is a guess (local Adam, noise, or more images than their rank)"
+            remedy = "tell num_private, which FedAvg's clients report"
+            warnings.append(f"the first layer's spectrum has no clear gap: {guess}; {remedy}")
         reference = knowledge.public_images if knowledge.public_images is not None else candidates
         observation = observation.with_own_model(observation.final[observation.trainable[0]].device)
         rounds = [_round_test(observation, pair, count, has_gap, reference) for pair in range(len(observation.pairs))]
-        if not any(test.rows for test in rounds):
+        told = tuple(test for test in rounds if test.rows)
+        if not told:
             raise InputError(
                 f"member: no layer of model {type(observation.model).__name__!r} has a row space that {count} images "
                 "leave room in: nothing tells private images from others"
             )
-        told = tuple(test for test in rounds if test.rows)
         return cls(observation.model, observation.input_shape, told, count, tuple(warnings))
 
     def residual(self, images: Tensor) -> Tensor:
@@ -159,10 +158,6 @@ class MembershipScore:
     auc_interval: Interval
     true_positives: TruePositives
     true_positives_1pct: TruePositives
-
-    @property
-    def tpr(self) -> float:
-        return self.true_positives.rate
 
     @classmethod
     def of(cls, members: Tensor, outsiders: Tensor) -> "MembershipScore":
@@ -232,8 +227,8 @@ class _Layer:
 
 
 def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, reference: Tensor | None) -> RoundTest:
-    """The trained layers whose row space has room for the directions that N images take in it; the first one alone
-    where its columns can be brought back to the scale of the pixels, as after Adam."""
+    """The trained layers whose row space has room for N images; the first one alone where its columns can be brought
+    back to the scale of the pixels, as after Adam."""
     initial, layers = observation.pairs[pair][0], _layers(observation, pair)
     enough = reference is not None and len(reference) >= FEWEST_REFERENCES
     if enough and not has_gap and layers and layers[0].sees_pixels:

@@ -152,12 +152,11 @@ class OnImages:
         points: tuple[float, ...] = (0.0, 0.5, 1.0),
         distance: float | None = None,
     ) -> "OnImages":
-        """Of the last round's update, on images (N, C, H, W) in the model's input space, the first 32.
+        """Of the last round's update, on images (N, C, H, W) in the model's input space, the first 32. In float64, ‖H‖₂
+        in float32. Raises InputError without images.
 
-        generator: on the CPU, starts the power iteration. complete: whether these are the images that were trained on,
-        all of them, as the evaluator has them. points: where on the segment from θ₀ (0) to θ_f (1) ‖H‖₂ is taken.
-        distance: the kernel distance, where it is known already. Computed in float64, ‖H‖₂ in float32. Raises
-        InputError without images.
+        generator: on the CPU, starts the power iteration. complete: whether these are all images that were trained on.
+        points: where on the segment from θ₀ (0) to θ_f (1) ‖H‖₂ is taken. distance: the kernel's, where known already.
         """
         if not len(images):
             raise InputError("linearity needs at least one image")
@@ -187,10 +186,7 @@ class OnImages:
 
 @dataclass(frozen=True)
 class Linearity:
-    """In how far an update is that of a linear model: what it shows by itself, and what some images show of it.
-
-    `Linearity(UpdateFacts.of(observation, generator), OnImages.of(observation, images, generator))` measures both.
-    """
+    """In how far an update is that of a linear model: what it shows by itself, and what some images show of it."""
 
     update: UpdateFacts
     on_images: OnImages

@@ -3,12 +3,10 @@
 Added Gaussian noise has a standard deviation. What quantization and sparsification did is sharper: every entry lay in
 an interval, of the width of a step, of no width where an entry was sent as it is, without end where nothing is known.
 
-A matrix of low rank from intervals of its entries, by alternating least squares.
-
-Of ‖X − Π(X)‖², Π the nearest point of the intervals (and a little inwards of it), over X = A Bᵀ, with A and B found in
-turn while Π(X) is held. Entries without an interval do not count: where the others are points, this is the usual
+`complete` finds a matrix of low rank from intervals of its entries: the least ‖X − Π(X)‖² over X = A Bᵀ, Π the nearest
+point of the intervals, with A and B in turn while Π(X) is held. Where intervals are points or unknown, this is the
 completion of a masked matrix (Jain, Netrapalli and Sanghavi 2013). Where entries are missing it starts shrunk, with
-‖A‖² + ‖B‖² added (Hastie, Mazumder, Lee and Zadeh 2015), which keeps what few entries determine from running away.
+‖A‖² + ‖B‖² added (Hastie, Mazumder, Lee and Zadeh 2015).
 """
 
 import math
@@ -46,7 +44,7 @@ class EntryIntervals:
         return self.lowest.isfinite() & self.highest.isfinite()
 
     def sent(self) -> Tensor:
-        """Bool, where the interval does not hold 0: the entry was sent, and is no level of 0."""
+        """Bool, where the interval does not hold 0: the entry was sent."""
         return (self.lowest > 0) | (self.highest < 0)
 
     def wider(self) -> "EntryIntervals":
@@ -60,10 +58,8 @@ class EntryIntervals:
 
 
 def noise_deviation(delta: State, knowledge: Knowledge) -> float:
-    """Standard deviation of the Gaussian noise on an entry of an update; 0 where none is known of.
-
-    noise_scale s is relative to the update before noise, of which ‖Δθ‖² / (1 + s²) is left.
-    """
+    """Standard deviation of the Gaussian noise on an entry of an update; 0 where none is known of. noise_scale s is
+    relative to the update before noise, of which ‖Δθ‖² / (1 + s²) is left."""
     squares = sum(float(value.double().square().sum()) for value in delta.values())
     entries = sum(value.numel() for value in delta.values())
     relative = knowledge.noise_scale or 0.0
@@ -99,12 +95,10 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
         return None
     sent = torch.cat([value[~left_out[name]].abs().flatten() for name, value in delta.items()]).double()
     threshold = float(sent.min()) if len(sent) and sent.min() > LARGEST_ONLY_RATIO * sent.median() else math.inf
-    return {
-        name: EntryIntervals(
-            own.lowest.masked_fill(left_out[name], -threshold), own.highest.masked_fill(left_out[name], threshold)
-        )
-        for name, own in intervals.items()
-    }
+    for name, own in intervals.items():
+        ends = ((own.lowest, -threshold), (own.highest, threshold))
+        intervals[name] = EntryIntervals(*(end.masked_fill(left_out[name], bound) for end, bound in ends))
+    return intervals
 
 
 def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
@@ -120,9 +114,8 @@ def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryInter
     for name, value in delta.items():
         entries = value.double()
         middle = ((entries.min() + entries.max()) / 2).expand_as(entries)
-        sides[name] = EntryIntervals(
-            middle.masked_fill(entries <= middle, -math.inf), middle.masked_fill(entries >= middle, math.inf)
-        )
+        below, above = middle.masked_fill(entries <= middle, -math.inf), middle.masked_fill(entries >= middle, math.inf)
+        sides[name] = EntryIntervals(below, above)
     return sides
 
 
@@ -153,10 +146,7 @@ def _on_grid(value: Tensor, bits: int) -> bool:
 
 
 def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
-    """1 for the entries of every tensor of which something is known and 0 for those left out; None where none is.
-
-    Where only the largest were sent the others are known to be small, and 0 is nearly right.
-    """
+    """1 for the entries of every tensor of which something is known and 0 for those left out; None where none is."""
     intervals = known_intervals(delta, knowledge) if knowledge.kept_fraction is not None else None
     if intervals is None or all(bool(part.bounded().all()) for part in intervals.values()):
         return None

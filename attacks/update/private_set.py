@@ -25,10 +25,9 @@ BACKGROUND_SHARE, DARKER_SHARE = 0.3, 0.1  # of all pixels: at least in a black 
 def infer_pixel_mean(observation: Observation, std: tuple[float, ...] | None = None) -> tuple[float, ...] | None:
     """The per-channel mean that was subtracted, from pixels that are black in every private image.
 
-    Such a pixel is −mean / std throughout, so its column of ΔW is −mean / std·Δb; a column of zeros beside a Δb means
-    that nothing was subtracted. Returns None where no pixel is constant, and where the answer is no mean that images in
-    [0, 1] have: Adam's steps, equal in size everywhere, look like a mean of 1. std: what was divided by, 1 where it is
-    not told.
+    Such a pixel is −mean / std throughout, so its column of ΔW is −mean / std·Δb, zeros where nothing was subtracted.
+    Returns None where no pixel is constant, and where the answer is no mean that images in [0, 1] have, as after Adam.
+    std: what was divided by, 1 where it is not told.
     """
     layer = first_layer_update(observation)
     if layer is None:
@@ -53,11 +52,8 @@ def infer_pixel_mean(observation: Observation, std: tuple[float, ...] | None = N
 
 
 def infer_background(images: Tensor, std: tuple[float, ...] | None = None) -> tuple[float, ...] | None:
-    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background.
-
-    Hardly any pixel may be darker than that value, and many have to be near it, in every channel; else None. std: what
-    was divided by, 1 where it is not told.
-    """
+    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background: few
+    pixels are darker and many near it, in every channel; else None. std: what was divided by, 1 where not told."""
     means = []
     scale = torch.tensor(std or (1.0,) * images.shape[1], dtype=images.dtype).view(-1, 1)
     for channel in images.detach().cpu().transpose(0, 1).flatten(1) * scale:
@@ -99,8 +95,8 @@ UNKNOWN_MEAN = "pixel_mean is unknown: images are as the network was fed them, n
 def infer_private_set(
     observation: Observation, knowledge: Knowledge, wanted: Collection[str]
 ) -> tuple[Knowledge, int | None, list[str]]:
-    """(the knowledge with those of num_private and pixel_mean that are `wanted`, inferred or assumed where they are not
-    told; the number of images that the first layer's spectrum shows, None where it shows none; warnings)."""
+    """(the knowledge with those of num_private and pixel_mean that are `wanted`, inferred or assumed if not told; the
+    number of images that the first layer's spectrum shows, or None; warnings)."""
     count, inferred, mean = knowledge.num_private, None, knowledge.pixel_mean
     warnings: list[str] = []
     if "num_private" in wanted and (found := infer_image_count(observation)) is not None:
@@ -152,16 +148,12 @@ def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
             raise InputError(f"knowledge {name} has {len(values)} values, the images have {channels} channels")
     images = knowledge.public_images
     if images is not None and (tuple(images.shape[1:]) != observation.input_shape or not len(images)):
-        raise InputError(
-            f"knowledge public_images has shape {tuple(images.shape)}, "
-            f"it has to be (any number, {', '.join(map(str, observation.input_shape))})"
-        )
+        wanted = f"(any number, {', '.join(map(str, observation.input_shape))})"
+        raise InputError(f"knowledge public_images has shape {tuple(images.shape)}, it has to be {wanted}")
     if images is not None and not torch.isfinite(images).all():
         raise InputError("knowledge public_images holds NaN or Inf: leave such images out")
     if knowledge.labels is not None:
         classes = max(2, count_outputs(observation.model, observation.input_shape))  # one output tells two classes
         if max(knowledge.labels) >= classes:
-            raise InputError(
-                f"knowledge labels go up to {max(knowledge.labels)}, the network tells {classes} classes apart: "
-                f"count them from 0 to {classes - 1}"
-            )
+            told = f"the network tells {classes} classes apart: count them from 0 to {classes - 1}"
+            raise InputError(f"knowledge labels go up to {max(knowledge.labels)}, {told}")

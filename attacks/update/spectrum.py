@@ -50,8 +50,8 @@ class Spectrum:
 
     @classmethod
     def of(cls, update: Tensor) -> "Spectrum":
-        """By the eigenvalues of the smaller Gram matrix, in float64: good down to 1e-8 of the largest value, below the
-        rounding of float32 parameters, and several times faster than a singular value decomposition."""
+        """By the eigenvalues of the smaller Gram matrix, in float64, good down to 1e-8 of the largest value; several
+        times faster than a singular value decomposition."""
         filled = update.abs().sum(0) > 0
         kept = update[update.abs().sum(1) > 0][:, filled].double()
         rows, columns = kept.shape
@@ -120,11 +120,8 @@ class ImageCount:
 
 
 def read_spectrum(update: Tensor) -> ImageCount:
-    """The rank of [ΔW | Δb] (out, in + 1) above the noise floor, and whether it can be trusted.
-
-    Dead units and constant pixels give singular values of exactly zero, and with them a huge false gap: empty rows and
-    columns are left out.
-    """
+    """The rank of [ΔW | Δb] (out, in + 1) above the noise floor, and whether it can be trusted. Empty rows and columns,
+    of dead units and constant pixels, are left out: they give a huge false gap."""
     update = update[update.abs().sum(1) > 0][:, update.abs().sum(0) > 0]
     return rank_above_noise(torch.linalg.svdvals(update), update.shape[0], update.shape[1])
 
@@ -143,12 +140,9 @@ def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
 
 
 def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None:
-    """The rank at the largest ratio of neighbours in the upper half, if the spectrum has fallen to its floor there.
-
-    The median of the spectrum is the floor and everything below it counts as the floor. What follows the gap lies
-    within a few thresholds, or nearer to the floor than the gap is wide: many training steps leave some directions of
-    rounding error above the threshold. Adam's updates, of full rank, have a gap too, but a small one.
-    """
+    """The rank at the largest ratio of neighbours in the upper half, if the spectrum has fallen to its floor there, its
+    median: what follows the gap lies within a few thresholds, or nearer to the floor than the gap is wide, as many
+    steps leave some directions of rounding above the threshold. Adam's updates have a small gap."""
     floor = spectrum.median()
     clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * SMALLEST_FLOOR))
     ratios = clamped[:-1] / clamped[1:]
@@ -161,11 +155,8 @@ def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None
 
 
 def gap_to_rounding(spectrum: Tensor) -> ImageCount | None:
-    """The rank at the largest ratio of neighbours in the lower half, if the spectrum has fallen to rounding there.
-
-    This is for more images than half of the rank that the pixels allow, where the median is no floor. Never certain,
-    since the rank of the pixels themselves ends in the same way.
-    """
+    """The rank at the largest ratio of neighbours in the lower half, if the spectrum has fallen to rounding there: of
+    more images than half of the rank that the pixels allow. Never certain, as the pixels' own rank ends like that."""
     clamped = spectrum.clamp_min(spectrum[0].clamp_min(TINY) * ROUNDING**2)
     ratios = clamped[:-1] / clamped[1:]
     ratios[: len(ratios) // 2] = 1
@@ -211,22 +202,17 @@ SHIFT = 2  # pixels between two views: twice what crops and shifts of small imag
 
 
 def group_views(images: Tensor, count: int) -> Tensor:
-    """Which of `count` originals each of the images (M, C, H, W) shows: (M,) from 0, in order of first appearance.
-
-    Two images are as far apart as their best overlap under shifts of up to 2 pixels, mirrored or not; average linkage
-    (Sokal and Michener 1958) joins the nearest until so many groups are left.
-    """
+    """Which of `count` originals each of the images (M, C, H, W) shows: (M,) from 0, in order of first appearance. Two
+    are as far apart as their best overlap (`_up_to_views`); average linkage (Sokal and Michener 1958) groups them."""
     if len(images) <= 1:
         return torch.zeros(len(images), dtype=torch.long)
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, and for augmenting clients only
     from scipy.spatial.distance import squareform
 
     distance = _up_to_views(images.double().cpu())
-    tree = linkage(squareform(distance, checks=False), "average")
-    found = fcluster(tree, count, "maxclust")
-    first = dict.fromkeys(found.tolist())
-    order = {group: i for i, group in enumerate(first)}
-    return torch.tensor([order[group] for group in found.tolist()])
+    found = fcluster(linkage(squareform(distance, checks=False), "average"), count, "maxclust").tolist()
+    order = list(dict.fromkeys(found))
+    return torch.tensor([order.index(group) for group in found])
 
 
 def _up_to_views(images: Tensor) -> np.ndarray:
@@ -271,8 +257,7 @@ def decay_factor(initial: Tensor, final: Tensor, free: float = IMAGE_FREE_SHARE)
 
 
 def _accelerated(first: float, second: float, improved: Callable[[float], float]) -> float:
-    """Where first, second, improved(second), … end if each change is the same share of the one before (Aitken 1926):
-    decay that is strong beside the images' share takes many small steps otherwise."""
+    """Where first, second, improved(second), … end if each change is the same share of the one before (Aitken 1926)."""
     third = improved(second)
     change = third - 2 * second + first
     end = first - (second - first) ** 2 / change if change else third
@@ -280,10 +265,7 @@ def _accelerated(first: float, second: float, improved: Callable[[float], float]
 
 
 def without_decay(initial: Tensor, final: Tensor, factor: float) -> Tensor:
-    """θ₀ + (θ_f − κ θ₀) for θ_f, in float64: as if the client had trained without weight decay.
-
-    factor: κ, known (1 − lr · λ)^steps or from `decay_factor`; the same for every trained parameter.
-    """
+    """θ₀ + (θ_f − κ θ₀) for θ_f, in float64: as if the client had trained without weight decay. factor: κ."""
     return final.double() + (1 - factor) * initial.double()
 
 
