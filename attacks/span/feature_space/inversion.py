@@ -17,8 +17,8 @@ s_t = Σ_i Σ_k α_ik ∇f_k(x_i) over the images of step t,
     θ_1 = θ_0 + s_0 / c_0,    θ_{t+1} = θ_t + μ (θ_t − θ_{t−1}) + s_t / c_t.
 
 One number is unknown of θ_1, c_0 between 1 and 1 / (1 − μ). The images of the next step tell it: their features lie in
-the update's row space at θ_1 and nowhere else on that line. ρ is therefore minimized over rough candidates for them
-and c_0 together, and what comes of it has to pass the tests that all images pass. From c_0 and T follow μ and all c_t.
+the update's row space at θ_1 alone, so ρ is minimized over rough candidates for them and c_0 together. From c_0 and T
+follow μ and all c_t.
 """
 
 from collections.abc import Callable
@@ -67,17 +67,14 @@ class PixelTest:
         return descend_pixels(lambda x: self.loss(x, rank, found), images, descent)
 
     def loss(self, images: Tensor, rank: int, found: Tensor | None = None) -> Tensor:
-        """log ρ + log(1 + weight · prior) (M,), ρ as `residual` has it."""
+        """log ρ + log(1 + weight · prior) (M,), ρ as `residual` has it; the prior says how rough images are and how far
+        outside the range of pixels."""
         value = (self.residual(images, rank, found) + INVERSION.tiny).log()
-        return value + (INVERSION.prior_weight * self._prior(images)).log1p()
-
-    def _prior(self, images: Tensor) -> Tensor:
-        """How rough the images are and how far outside the range of pixels, (M,)."""
-        value = INVERSION.prior_roughness * roughness(images)
+        prior = INVERSION.prior_roughness * roughness(images)
         if self.pixel_range is not None:
             low, high = self.pixel_range
-            value = value + ((images - high).relu() + (low - images).relu()).square().flatten(1).mean(1)
-        return value
+            prior = prior + ((images - high).relu() + (low - images).relu()).square().flatten(1).mean(1)
+        return value + (INVERSION.prior_weight * prior).log1p()
 
 
 def invert_features(
@@ -100,11 +97,8 @@ def roughness(images: Tensor) -> Tensor:
 
 
 def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: Descent) -> Tensor:
-    """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0.
-
-    The gradient of every image is scaled to length 1: that of log ρ grows without bound towards a zero of ρ, and Adam's
-    second moments would remember it.
-    """
+    """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0. The gradient of every image is
+    scaled to length 1, as that of log ρ grows without bound towards a zero of ρ."""
     derived = with_gradient(loss)
 
     def of_length_one(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,11 +146,8 @@ def next_state(states: list[State], step: State, momentum: Momentum) -> State:
 
 
 def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) -> tuple[Tensor, float]:
-    """(images (M, C, H, W), c_0) that minimize ρ at θ_0 + s_0 / c_0 together, from rough images and a factor.
-
-    search: the test of images at θ_0. step: s_0, by the names of the parameters that moved. Adam, its step sizes on a
-    half cosine, on log ρ with its prior: each image's gradient of length 1, the factor's in its logarithm.
-    """
+    """(images (M, C, H, W), c_0) that minimize ρ at θ_0 + s_0 / c_0 together, from rough images and a factor, by Adam
+    on both. search: the test of images at θ_0. step: s_0, by the names of the parameters that moved."""
     images, log_factor = images.detach().clone(), torch.tensor(factor).to(images).log()
     variables = (images.requires_grad_(), log_factor.requires_grad_())
 

@@ -1,9 +1,8 @@
 """Feature space: what fully connected layers behind a convolutional body tell about the features that they are fed.
 
-For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ: its
-row space holds the feature vectors of the private images, as that of a multilayer perceptron's first layer holds the
-images. They are found there by the same search (`attacks.span.search`), with the row space of the next fully connected
-layer as the test.
+For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ, whose
+row space holds the feature vectors of the private images. They are found by the same search (`attacks.span.search`),
+with the row space of the next fully connected layer as the test.
 
 **Single SGD steps** (`UpdateFactors`) are recovered from a rank-deficient update: which images a step used, with which
 duals, and where it led. An image x that the step from θ used adds δ gᵀ to the update of the first fully connected
@@ -18,10 +17,9 @@ short of its size, both hold exactly, and δ gᵀ is a summand of it exactly if 
 
     gᵀ Δ⁺ δ = 1    (Wedderburn's rank reduction),
 
-which gives α its scale. All images of the step together give what it adds to the parameters, Σ_i Σ_k α_ik ∇f_k(x_i),
-with neither learning rate nor loss nor labels known: images first used at a later step are then sought at the
-parameters that the client had at that time. Momentum makes α too large by a common factor, which
-`feature_space.inversion` finds.
+which gives α its scale. All images of the step together give what it adds to the parameters, Σ_i Σ_k α_ik ∇f_k(x_i):
+images first used at a later step are sought at the parameters of then. Momentum makes α too large by a common factor,
+which `feature_space.inversion` finds.
 """
 
 from dataclasses import dataclass
@@ -73,10 +71,7 @@ class FeatureNetwork:
 
 def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:
     """The fully connected layers of a model, found by watching what every linear layer is given and gives on random
-    images, whatever surrounds it.
-
-    None where no linear layer is fed one vector per image, or where the first of them sees the pixels.
-    """
+    images. None where none is fed one vector per image, or where the first of them sees the pixels."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     images = random_images(input_shape, PROBES)
     probe(model, images, linear_layers(model), lambda *call: seen.append(call))
@@ -87,15 +82,12 @@ def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) ->
     features = seen[0][1]
     if torch.equal(features, images.flatten(1).to(features)):
         return None
-    return FeatureNetwork(model, names, _between(seen), bool((features >= 0).all()))
-
-
-def _between(seen: list[tuple[str, Tensor, Tensor]]) -> Activation | None:
-    """The activation that leads from what the first layer gives to what the second is fed, if it is one."""
-    if len(seen) < 2 or seen[0][2].shape != seen[1][1].shape:
-        return None
-    given, fed = seen[0][2], seen[1][1]
-    return next((own for own in ACTIVATIONS.values() if torch.allclose(own(given, None)[0], fed, atol=1e-5)), None)
+    activation = None
+    if len(seen) > 1 and seen[0][2].shape == seen[1][1].shape:
+        given, fed = seen[0][2], seen[1][1]
+        alike = (own for own in ACTIVATIONS.values() if torch.allclose(own(given, None)[0], fed, atol=1e-5))
+        activation = next(alike, None)
+    return FeatureNetwork(model, names, activation, bool((features >= 0).all()))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from attacks.update.spectrum import layer_update
 
 @dataclass
 class FeatureSearch:
-    """What a search in one update has found so far, and where it stands.
+    """What a search in one update has found so far, and where it stands; it begins with `of`.
 
     states: the client's parameters before every SGD step that was reached. step: the one at which images are sought.
     idle: how many passes in a row found nothing. bounds: those of the last pass. tried: how many candidates were
@@ -45,14 +45,19 @@ class FeatureSearch:
     options: SearchOptions
     states: list[State]
     found: FoundImages
+    held: FoundImages
     step: int = 0
     idle: int = 0
     bounds: Bounds = UNKNOWN
     tried: int = 0
     best: Bounds = WORST
-    held: FoundImages | None = None
     undetermined: int = 0
     momentum: Momentum = NO_MOMENTUM
+
+    @classmethod
+    def of(cls, update: FeatureUpdate, options: SearchOptions) -> "FeatureSearch":
+        nothing = FoundImages.none(update)
+        return cls(update, options, [update.initial], nothing, nothing)
 
     @property
     def state(self) -> State:
@@ -70,11 +75,8 @@ class FeatureSearch:
         return self.update.count - len(self.found.images)
 
     def run(self, generator: torch.Generator, progress: Progress) -> None:
-        """Passes at the initial parameters and, where single steps can be told, at those after every step.
-
-        The search ends when all images are found, or when three passes in a row brought nothing and momentum is no
-        reason for that.
-        """
+        """Passes at the initial parameters and, where single steps can be told, at those after every step, until all
+        images are found, or three passes in a row brought nothing and momentum is no reason for that."""
         passes = self.options.rounds
         for done in range(passes):
             progress(done, passes, self.bounds.gradient)
@@ -144,34 +146,24 @@ class FeatureSearch:
         self.tried += len(images)
         self.best = Bounds(*map(min, self.best, (float(judged.residual.min()), float(judged.gradient.min()))))
         kept = (judged.residual < self.bounds.residual) & (judged.gradient < self.bounds.gradient)
-        self._hold(judged.at(~kept))
+        self.held = self.held.join(judged.at(~kept))
         accepted = images[kept][: self.missing]
         if not len(accepted):
             return False
         polished = self._judged(self.pixels.polish(accepted, len(self.update.rows), INVERSION.accepted_polish))
-        kept = self._determined(polished.images)
+        # other images have the same features where these are not nearly as many as pixels, zeros aside
+        with torch.no_grad():
+            active = (self.update.network.features(self.state, polished.images) != 0).sum(1)
+        kept = active >= FEATURE.determined * math.prod(self.update.shape)
         self.undetermined += int((~kept).sum())
-        self._hold(polished.at(~kept))
+        self.held = self.held.join(polished.at(~kept))
         self.found = self.found.join(polished.at(kept))
         return bool(kept.any())
-
-    def _determined(self, images: Tensor) -> Tensor:
-        """Which of the images (M, C, H, W) have nearly as many features that are not zero as pixels, (M,) bool: of the
-        others, other images have the same ones, which no test of features or gradients tells from the private ones."""
-        with torch.no_grad():
-            active = (self.update.network.features(self.state, images) != 0).sum(1)
-        return active >= FEATURE.determined * math.prod(self.update.shape)
-
-    def _hold(self, judged: FoundImages) -> None:
-        """Keep what was judged and not accepted."""
-        self.held = judged if self.held is None else self.held.join(judged)
 
     def beside(self) -> Tensor:
         """The images (H, C, H, W) that were judged and not accepted, lowest λ first, distinct from one another and from
         those that were; two for every image with those."""
         found = self.found.images
-        if self.held is None:
-            return found[:0]
         images = self.held.images[self.held.gradient.argsort(stable=True)]
         room = max(0, int(ACCEPTANCE.held_per_image * self.update.count) - len(found))
         return images[beside(found.flatten(1), images.flatten(1))][:room]

@@ -87,15 +87,11 @@ class FeatureUpdate:
         doubts: list[str] = []
         features, pixels = self.rows.shape[1] - 1, math.prod(self.shape)
         if features < FEATURE.few_features * pixels:
-            doubts.append(
-                f"{features} features stand for {pixels} pixels: other images have them too, and may be returned "
-                "instead"
-            )
+            few = f"{features} features stand for {pixels} pixels"
+            doubts.append(f"{few}: other images have them too, and may be returned instead")
         if self.test is None:
-            doubts.append(
-                "no second fully connected layer, with more outputs than there are images, tells features apart: "
-                "images are sought from noise"
-            )
+            untested = "no second fully connected layer, with more outputs than there are images, tells features apart"
+            doubts.append(f"{untested}: images are sought from noise")
         return self.ignored if self.refusal is not None else (*doubts, *self.ignored)
 
     def pixels(self, state: State) -> PixelTest:
@@ -144,7 +140,7 @@ def _second_rows(update: Tensor, count: int) -> Tensor | None:
 
 def _fast(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> State:
     """The state with kernels in the memory format in which convolutions are fastest, twice as fast in a LeNet-5; as it
-    is where the network's own code does not bear what they then give, as where it calls `view` on it."""
+    is where the network's own code does not bear that."""
     fast = {k: v.to(memory_format=torch.channels_last) if v.dim() == 4 else v for k, v in state.items()}
     try:
         with torch.no_grad():

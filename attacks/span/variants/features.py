@@ -2,16 +2,13 @@
 
 **Many features of an image** (`FeatureVariant`): feature vectors are found in the span of the first fully connected
 layer's update, inverted to pixels and made exact there (`attacks.span.feature_space`). A candidate is accepted where
-the update's row space holds its features and its column space the gradient it must have sent: two independent
-equations, of which only the first was ever minimized, so that wrong candidates are told even when all are wrong. Where
-the update's rank shows single steps, images first used at a later step are sought at the parameters of that step.
+the update's row space holds its features and its column space the gradient it must have sent, an equation that was
+never minimized. Where the rank shows single steps, images first used at a later step are sought at its parameters.
 
-**Much fewer features than pixels** (`FewFeaturesVariant`): a small network with max pooling gives its linear layers 400
-features of 3,072 pixels. The features are found exactly, after one step as vertices of a cone that tells N as well
-(`attacks.span.feature_space.cone`), else as behind any other body, but many images have them: ρ and λ
-cannot tell a wrong image from the private one. So it is the features that are accepted, by their ρ against that of
-decoys, and the images are the likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back
-from their features, and held otherwise.
+**Much fewer features than pixels** (`FewFeaturesVariant`), as behind max pooling: the features are found exactly, after
+one step as vertices of a cone that tells N as well (`attacks.span.feature_space.cone`), but ρ and λ cannot tell apart
+the many images that have them. So the features are accepted, by their ρ against that of decoys, and the images are the
+likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back from theirs, else held.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +24,7 @@ from attacks.networks.probing import linear_layers
 from attacks.span.feature_space.cone import cone_features
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
-from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate, FoundImages
+from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
 from attacks.span.maps.inversion import MapTarget, invert_maps
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
@@ -65,7 +62,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FeatureSearch:
         """Images whose features and gradients the update holds, step by step."""
-        search = FeatureSearch(evidence, self.options, [evidence.initial], FoundImages.none(evidence))
+        search = FeatureSearch.of(evidence, self.options)
         search.run(generator, progress)
         return search
 
@@ -149,7 +146,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
             return cone
-        search = FeatureSearch(evidence, self.features.options, [evidence.initial], FoundImages.none(evidence))
+        search = FeatureSearch.of(evidence, self.features.options)
         features = search.feature_vectors(evidence.test, generator)
         assert evidence.network.activation is not None
         first = layer_update(evidence.initial, evidence.network.layers[0])

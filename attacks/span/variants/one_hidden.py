@@ -16,10 +16,9 @@ they tell. The last turns fit the signal, too, any W₂ᵀ r, and any of how W�
 that those found leave: points of it show units that one of them leaves inactive, and the zeros there the dual. SPEAR
 (Dimitrov et al. 2024) and SPEAR++ (Bakarsky et al. 2025) look for sparse vectors, without the other value.
 
-**Acceptance** by what no turn has used: from there a dual is made as sparse as it gets by its zeros alone
-(`sparse_duals`), and counts if it has more of them than chance and choice explain, and if W₂ explains most of the rest.
-Several steps move W₂, signals and some units; zeros stay where a unit is inactive in all of them, and the rest is
-explained less well. Once all N duals are found, they determine every image to the rounding of the parameters.
+**Acceptance** by what no turn has used: a dual is made as sparse as it gets by its zeros alone (`sparse_duals`), and
+counts if it has more of them than chance and choice explain, and if W₂ explains most of the rest, less well after
+several steps. Once all N duals are found, they determine every image to the rounding of the parameters.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,6 @@ from torch import Tensor
 
 from attacks.base import Facts, Progress
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Observation
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import AffineSpan
@@ -89,8 +87,7 @@ class FoundDuals:
 
     def sure(self) -> Tensor:
         """Which images (F,) are certain where no dual is missing: their zeros are units that they leave inactive, and
-        those of every dual determine it. A dual that its zeros leave free, as one unit holds it alone or another dual
-        shares them, may hold some of that other one, whose image is then wrong."""
+        determine the dual. One that they leave free may hold some of another dual, whose image is then wrong."""
         space, directions = self.space, self.directions
         agreed = space.contradicted(directions, self.images()) < ONE_HIDDEN.contradicted
         if space.count == 1:
@@ -171,21 +168,19 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         nothing = f"nothing returned: the zeros of {number} duals leave all images in doubt"
         return accepted if sure.any() else replace(accepted, reason=nothing)
 
-    def _first_round(self) -> Observation:
-        return self.observation.one_round()[0]
-
     def _outputs(self, evidence: PixelEvidence) -> Tensor:
         """What the signals at the outputs go back through, for the units that moved: the output layer's weights halfway
         through training, and how they moved, (2 C, W')."""
         layers, name = evidence.defense.layers, self.network.weights[1]
-        first, last = (state[name].to(layers.initial) for state in self._first_round().pairs[0])
+        first, last = (state[name].to(layers.initial) for state in self.observation.one_round()[0].pairs[0])
         scale = 1.0 if layers.norms is None else layers.norms[0][:, 0]
         return (torch.cat([(first + last) / 2, last - first]) * scale)[:, (layers.change != 0).any(1)]
 
     def _guesses(self, outputs: Tensor, count: int) -> Tensor:
         """What signals (T, 2 C) the images of a class may have: their prediction at rest less their label. More classes
         than images are not in them: those whose bias rose most."""
-        sent, returned = (state[self.network.biases[1] or ""].to(outputs) for state in self._first_round().pairs[0])
+        pair = self.observation.one_round()[0].pairs[0]
+        sent, returned = (state[self.network.biases[1] or ""].to(outputs) for state in pair)
         labels = torch.eye(len(sent)).to(outputs)
         signals = sent.softmax(0) - labels if len(sent) > 2 else labels[:1] - (len(sent) - 1) * labels[-1:]
         signals = signals[(returned - sent)[: len(signals)].argsort(descending=True, stable=True)[:count]]
@@ -264,9 +259,7 @@ def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) ->
     agrees = sparse & (misfit < (ONE_HIDDEN.of_usual_misfit * usual).clamp(*ONE_HIDDEN.misfit))
     kept = agrees.nonzero()[:, 0]
     kept = kept[space.passing(directions[kept])] if space.count > 1 else kept[:1]
-    return replace(
-        found, directions=directions[kept], signals=signals[kept], misfit=misfit[kept], passes=found.passes + 1
-    )
+    return FoundDuals(space, directions[kept], signals[kept], misfit[kept], found.passes + 1)
 
 
 def _typical(signals: Tensor, guesses: Tensor) -> Tensor:

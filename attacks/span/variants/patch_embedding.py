@@ -14,9 +14,8 @@ Gradients keep Δb = Σ_p ΔE_p, so what breaks this equation is (κ' − 1) b �
 decay, or one of them alone, as where a recipe exempts biases or positions. (κ − 1) of W is what lies along W in the
 directions of the width that no δ_p reaches, whether or not the other two decay.
 
-**Two tests** accept. The equation Δb = Σ_p ΔE_p holds for SGD and for no other optimizer: Adam scales each entry on its
-own. The residual of the least squares is rounding for one image, and of the update's own size for several; spread over
-the unknowns as least squares does, it is the error to be expected of a pixel, and that is what an image is judged by.
+**Two tests** accept. The equation Δb = Σ_p ΔE_p holds for SGD alone. The residual of the least squares is rounding for
+one image, and of the update's own size for several; an image is judged by the error to be expected of a pixel from it.
 """
 
 from dataclasses import dataclass

@@ -122,7 +122,7 @@ def test_gram_matrices_of_many_weights_are_those_of_each():
     draws = torch.Generator().manual_seed(0)
     left = torch.randn(9, 4, generator=draws, dtype=torch.float64)
     weights = torch.rand(3, 9, generator=draws, dtype=torch.float64)
-    found = PairProducts.of(left).gram(weights)
+    found = PairProducts(left).gram(weights)
     for gram, weight in zip(found, weights, strict=True):
         assert torch.allclose(gram, (left.T @ torch.diag(weight / weight.mean()) @ left).tril())
 
