@@ -3,15 +3,13 @@
     min_x ‖maps(x) − wanted‖² / ‖wanted‖² + w · TV(x),     w falling from smooth images to exact ones
 
 Three things make this find the image where plain descent stays in local minima. The image is a sum of images of all
-scales from one pixel to full resolution, and every scale has its own coordinates for Adam: coarse structure moves as
-one coordinate and needs no agreement of thousands of pixels. ReLUs that are off pass part of their gradient
-(`attacks.networks.relaxation`). And there are several starts, of which the one with the nearest maps is kept.
+scales from one pixel to full resolution, so that coarse structure moves as one coordinate of Adam. ReLUs that are off
+pass part of their gradient (`attacks.networks.relaxation`). And there are several starts, of which the one with the
+nearest maps is kept.
 
-An inversion ends somewhere for any network and any maps, and neither its residual nor the agreement of several starts
-says whether that is near the image: a random network has maps like those of the image at quite other images, and where
-maps say little the prior decides the same way from every start. So decoys go the same way, images of nobody that the
-attacker knows, from maps with noise of the size of the image's own residual. They measure how much of an image its maps
-give back, and so whether it may be returned.
+An inversion ends somewhere for any maps, and neither its residual nor the agreement of several starts says whether that
+is near the image. So decoys go the same way, images of nobody, from maps with noise of the size of the image's own
+residual: they measure how much of an image its maps give back, and so whether it may be returned.
 """
 
 import math
@@ -92,8 +90,8 @@ class Inverted:
 
     @property
     def trusted(self) -> Tensor:
-        """(M,) bool: whether an image may be returned: where the decoys whose maps are as exact as its own, or more,
-        came back with more than half of the energy of their contrast, in the mean over these decoys."""
+        """(M,) bool: whether an image may be returned: where decoys whose maps are at least as exact as its own came
+        back with more than half of the energy of their contrast, in the mean."""
         order = self.residual.argsort(stable=True)
         lost = self.decoy_error[order].square()
         counted = torch.arange(1, len(lost) + 1, device=lost.device)
@@ -108,12 +106,11 @@ def invert_maps(
     generator: torch.Generator,
     progress: Progress = silent,
 ) -> Inverted | None:
-    """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from each of
-    `MAP_INVERSION.starts` random starts, all in one batch; then as many decoys, from one start each.
+    """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in one
+    batch; then as many decoys, from one start each.
 
     None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
-    decoys, ends no nearer to them than their mean colours, as with random weights: the full descent would not find
-    images either.
+    decoys, ends no nearer to them than their mean colours, as with random weights.
 
     shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
     where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
@@ -128,24 +125,20 @@ def invert_maps(
     images, residual = _descended(target, pixels, descent, own.starts, generator, progress)
     best = residual.view(own.starts, -1).argmin(0) * len(wanted) + torch.arange(len(wanted), device=wanted.device)
     images, residual = images[best], residual[best]
-    decoys = pixels.decoys(len(wanted), generator).to(wanted)
-    decoys = _with_contrast_of(images, decoys)
+    # with the mean colour and the contrast of each of the images
+    decoys = _centred(pixels.decoys(len(wanted), generator).to(wanted))
+    contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
+    decoys = images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * decoys
     return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator))
 
 
 def _affordable(target: MapTarget) -> Descent | None:
-    """`MAP_INVERSION.descent` with as many of its steps as `most_work` allows; None where these are too few. A step
-    costs three times as much as a forward pass."""
+    """`MAP_INVERSION.descent` with as many of its steps as `most_work` allows, each three forward passes; None where
+    these are too few."""
     images = len(target.wanted) * (MAP_INVERSION.starts + 1)
     steps = int(min(MAP_INVERSION.descent.steps, MAP_INVERSION.most_work / max(1.0, 3 * target.cost * images)))
     few = min(MAP_INVERSION.fewest_steps, MAP_INVERSION.descent.steps)
     return None if steps < few else replace(MAP_INVERSION.descent, steps=steps)
-
-
-def _with_contrast_of(images: Tensor, decoys: Tensor) -> Tensor:
-    """The decoys (M, C, H, W) with the mean colour and the contrast of each of the images."""
-    contrast = _length(_centred(images)) / _length(_centred(decoys)).clamp_min(TINY)
-    return images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * _centred(decoys)
 
 
 def _decoy_error(

@@ -11,9 +11,8 @@ statistics, r ← (1 − m) r + m b, b the batch's mean and unbiased variance. A
 
     (r_T − (1 − m)^T r_0) / (1 − (1 − m)^T)
 
-is a mean of the statistics of all T batches, the last ones weighing most; after one step it is that batch's, exactly.
-Put into evaluation mode with them, the network makes of an image what it made of it during training. T is returned as
-`num_batches_tracked`.
+is a mean of the statistics of all T batches (`num_batches_tracked`), the last ones weighing most; after one step it is
+that batch's. In evaluation mode with them, the network makes of an image what it made of it during training.
 """
 
 import itertools
@@ -152,32 +151,20 @@ def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     return {name: (fed, given) for name, fed, given in seen if names.count(name) == 1 and fed.dim() == 4}
 
 
-@dataclass(frozen=True)
-class _Way:
-    """The modules without parts that were fed so many maps at once, in order, the last one a convolution, and what that
-    was fed."""
-
-    modules: tuple[str, ...]
-    fed: Tensor
-
-
 def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[MapNetwork]:
     """The pair with the next convolution that depends on the first one's input, if it depends on nothing else of the
     image."""
     maps = random_images(pair.shape, PROBES).to(image)
     maps = maps.relu() if pair.nonnegative else maps
     later = names[names.index(pair.first) + 1 :]
-    ways: list[_Way] = []
+    ways = []
     for other in (image, image.flip(3) + 1):
         with _fed(pair.model.get_submodule(pair.first), maps):
-            reached = _way(pair.model, other, later, PROBES)
-        if reached is None:
-            return []
-        ways.append(reached)
+            ways.append(_way(pair.model, other, later, PROBES))
     one, two = ways
-    second = one.modules[-1]
-    if one.modules != two.modules or not torch.allclose(one.fed, two.fed, atol=1e-5):
+    if one is None or two is None or one[0] != two[0] or not torch.allclose(one[1], two[1], atol=1e-5):
         return []
+    (*between, second), fed = one
     layer = pair.convolution(second)
     if not _is_plain(layer) or (layer.groups > 1 and pair.convolution(pair.first).groups > 1):
         return []  # with groups in both, groups of several images' maps make one that passes
@@ -187,17 +174,18 @@ def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[Map
     if torch.allclose(there + back, 2 * nowhere, atol=1e-5):
         return []  # nothing bends between them, so that mixtures of maps pass, too
     for rectified in (True, False):
-        simple = replace(found, chain=one.modules[:-1], rectified=rectified)
+        simple = replace(found, chain=tuple(between), rectified=rectified)
         try:
-            if torch.allclose(simple.between(state, maps), one.fed, atol=1e-5):
+            if torch.allclose(simple.between(state, maps), fed, atol=1e-5):
                 return [simple]
         except RuntimeError:  # shapes change on the way between modules
             break
     return [found]
 
 
-def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) -> _Way | None:
-    """The way to the first of the convolutions `names` that is fed so many maps at once; None where none is."""
+def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) -> tuple[tuple[str, ...], Tensor] | None:
+    """(the modules without parts that are fed so many maps at once, up to the first of the convolutions `names`, what
+    that one is fed); None where none is."""
     seen: list[str] = []
     last: list[Tensor] = []
 
@@ -215,7 +203,7 @@ def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) ->
     # RuntimeError: the maps do not fit what they meet on a way around the convolution
     with watched(leaves, watch, before=True), suppress(_Reached, RuntimeError):
         model(as_fed(image))
-    return _Way(tuple(seen), last[0]) if last else None
+    return (tuple(seen), last[0]) if last else None
 
 
 def _fed(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:
@@ -250,11 +238,13 @@ class BatchStatistics:
 
     def at(self, model: nn.Module, image_shape: tuple[int, int, int], batch: int) -> State:
         """The state with the biased variances, by which a batch of so many images is normalized."""
-        positions = _positions(model, self.layers, image_shape)
-        biased = {
-            f"{name}.running_var": self.state[f"{name}.running_var"] * (1 - 1 / max(2, batch * positions[name]))
-            for name in self.layers
-        }
+        biased: State = {}
+
+        def visit(name: str, given: Tensor, output: Tensor) -> None:
+            key, averaged = f"{name}.running_var", batch * given[0, 0].numel()
+            biased[key] = self.state[key] * (1 - 1 / max(2, averaged))
+
+        probe(model, torch.zeros(1, *image_shape), {name: model.get_submodule(name) for name in self.layers}, visit)
         return {**self.state, **biased}
 
 
@@ -288,14 +278,3 @@ def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:
         return 0, 1
     before = int(initial[counted])
     return before, max(before + 1, int(final[counted]))
-
-
-def _positions(model: nn.Module, layers: tuple[str, ...], image_shape: tuple[int, int, int]) -> dict[str, int]:
-    """How many positions of an image a BatchNorm layer averages over."""
-    seen: dict[str, int] = {}
-
-    def visit(name: str, given: Tensor, output: Tensor) -> None:
-        seen[name] = given[0, 0].numel()
-
-    probe(model, torch.zeros(1, *image_shape), {name: model.get_submodule(name) for name in layers}, visit)
-    return seen

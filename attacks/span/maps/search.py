@@ -3,9 +3,8 @@
 Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p, which `smallest_eigenvectors` finds from
 products with G alone. Mixtures of private maps lie in it, and shifts of them. What tells the private ones is the
 convolution behind: normalization and ReLU make patches of a mixture leave its span. From random points ρ of that span
-is minimized within the kernel, and where maps follow a ReLU a share of negative entries beside it. Some private maps
-draw most of the points, others one of a hundred: where maps are still missing, half of the next points are kept away
-from those that were found.
+is minimized within the kernel, and where maps follow a ReLU a share of negative entries beside it; where maps are still
+missing, half of the next points are kept away from those that were found.
 
 Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
 accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it
@@ -106,12 +105,13 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         most = MAP_SEARCH.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
         if accepted >= update.most_images or barren >= most:
             break
-    if len(points) and _is_scale_free(exact, points @ directions):
-        points = size * normalize(points)
+    if len(points):  # in front of GroupNorm or LayerNorm ρ is the same at twice the length: maps are known up to theirs
+        doubled, once = (rho(exact, scale * (points @ directions)) for scale in (2, 1))
+        free = bool(((doubled - once).abs() < MAP_SEARCH.scale_free).all())
+        points = size * normalize(points) if free else points
     maps = (points @ directions).view(-1, *update.network.shape).float()
     eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
-    on_the_way = None if update.single_step else way
-    return MapCandidates(maps, residual, by_chance, len(basis), eigenvalue, on_the_way)
+    return MapCandidates(maps, residual, by_chance, len(basis), eigenvalue, None if update.single_step else way)
 
 
 def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,19 +149,9 @@ def _searched(
     return points[_best_distinct(points, rho(update, points @ basis), most)]
 
 
-def _is_scale_free(update: MapUpdate, points: Tensor) -> bool:
-    """Whether ρ is the same for points (M, C·H·W) twice as long, as in front of GroupNorm or LayerNorm, which take the
-    length out: maps are then known up to theirs."""
-    residual, doubled = rho(update, points), rho(update, 2 * points)
-    return bool(((doubled - residual).abs() < MAP_SEARCH.scale_free).all())
-
-
 def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(orthonormal rows (d, C·H·W), their eigenvalues) of the maps whose patches lie in the span.
-
-    How many there are is not known beforehand: more directions are tried until some are none of them. Where no gap
-    shows the rank, eigenvalues have none either, and the smallest ones are taken.
-    """
+    """(orthonormal rows (d, C·H·W), their eigenvalues) of the maps whose patches lie in the span: more directions are
+    tried until some are none of them. Where no gap shows the rank, those of the smallest eigenvalues are taken."""
     shape, rank = update.network.shape, update.ranks[0]
 
     def apply(rows: Tensor) -> Tensor:

@@ -10,10 +10,8 @@ with momentum, under which early gradients count more and early steps are short 
 Momentum changes nothing else: Δθ is still a sum over gradients. Weight decay is taken off first, as its share of Δθ is
 the parameters themselves and has full rank (`attacks.update.spectrum`).
 
-`at_parameters_sent` takes maps back from there: a map moves while the layers in front of it are trained. Where the
-image is known well enough its own way is followed, maps(x; sent) − maps(x; seen): of the image only this difference is
-taken, so that what is wrong with it counts little. Elsewhere the way that maps of other images went, a linear function
-of them at every position, stands for it; what an image moves by being trained on itself is then left.
+`at_parameters_sent` takes maps back from there: where the image is known well enough by its own way, maps(x; sent) −
+maps(x; seen); elsewhere by the way that maps of other images went, a linear function of them at every position.
 """
 
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import relu
+from torch.nn.functional import pad, relu
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
@@ -178,16 +176,14 @@ def _ranks(pair: MapNetwork, delta: State, final: State) -> _Ranks:
     whole = [less for less in (0, 1) if ranks[0] and (ranks[0] + less) % per_image == 0]
     shown = bool(whole) and 0 < ranks[0] < pair.most_rank
     count = (ranks[0] + whole[0]) // per_image if shown else None
-    kept = [
-        rank if shown and rank else max(_rank_above_rounding(one, noise) for one in group)
-        for rank, group, noise in zip(ranks, spectra, rounding, strict=True)
-    ]
-    first, second = (
-        torch.stack([_padded(spectrum.vectors[:rank], rank) for spectrum in group])
-        for rank, group in zip(kept, spectra, strict=True)
-    )
+    rows = []
+    for rank, group, noise in zip(ranks, spectra, rounding, strict=True):
+        if not (shown and rank):  # what rounding does not hide, and no more than is worth its cost
+            rank = min(max(int((spectrum.values > noise).sum()) for spectrum in group), MAP_KERNEL.most_rows)
+        kept = [spectrum.vectors[:rank] for spectrum in group]
+        rows.append(torch.stack([pad(own, (0, 0, 0, rank - len(own))) for own in kept]))
     left = max(spectrum.relative_residual(len(spectrum.values) // 2) for spectrum in spectra[0])
-    return _Ranks((first, second), count, bool(whole) and whole[0] == 1 and shown, left)
+    return _Ranks((rows[0], rows[1]), count, bool(whole) and whole[0] == 1 and shown, left)
 
 
 def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
@@ -216,11 +212,6 @@ def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
     return gap + 1 if ends and ratios[gap] > MAP_KERNEL.clear_gap else 0
 
 
-def _rank_above_rounding(spectrum: Spectrum, rounding: float) -> int:
-    """How many rows may hold something, and no more than are worth their cost."""
-    return min(int((spectrum.values > rounding).sum()), MAP_KERNEL.most_rows)
-
-
 def _rounding(weight: Tensor) -> float:
     """The largest singular value that rounding alone leaves in an update of a convolution (O, C, k, k) in float32: its
     errors are uniform, up to half a unit in the last place of the parameters."""
@@ -229,18 +220,10 @@ def _rounding(weight: Tensor) -> float:
     return deviation * (rows**0.5 + columns**0.5)
 
 
-def _padded(rows: Tensor, count: int) -> Tensor:
-    """With rows of zeros up to so many."""
-    return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])
-
-
 @torch.no_grad()
 def at_parameters_sent(update: MapUpdate, maps: Tensor, images: Tensor, trusted: Tensor, decoys: Tensor) -> Tensor:
-    """Maps (M, C, H, W) at `update.sent` from those at `update.seen`.
-
-    images: (M, C, H, W), what they were inverted to, and trusted: (M,) bool, where that may be relied on. decoys:
-    (D, C, H, W), images of nobody.
-    """
+    """Maps (M, C, H, W) at `update.sent` from those at `update.seen`. images: (M, C, H, W), what they were inverted to,
+    and trusted: (M,) bool, where that may be relied on. decoys: (D, C, H, W), images of nobody."""
     before, after = (update.network.maps(state, decoys) for state in (update.seen, update.sent))
     moved = maps + _linear(before, after - before, maps)
     followed = maps + update.network.maps(update.sent, images) - update.network.maps(update.seen, images)
