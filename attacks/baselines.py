@@ -105,8 +105,7 @@ def first_layer_residual(observation: Observation, images: Tensor, rank: int) ->
 
 
 def gradient_residual(observation: Observation, images: Tensor, progress: Progress = silent) -> Tensor:
-    """1 − max_α cos²(Δθ, Σ_k α_k ∇f_k(θ₀; x)) of images (P, C, H, W), (P,) in float64: 0 for the image of a client that
-    has one and takes one step, whatever its loss."""
+    """1 − max_α cos²(Δθ, Σ_k α_k ∇f_k(θ₀; x)) of images (P, C, H, W), (P,) in float64: 0 after one step on x alone."""
     parameter = next(iter(observation.model.parameters()))
     delta = cast_state(observation.delta(), parameter.device, parameter.dtype)
     state = cast_state(observation.initial, parameter.device, parameter.dtype)

@@ -82,8 +82,7 @@ UNKNOWN: Interval = (math.nan, math.nan)
 
 
 def exact_interval(successes: int, trials: int) -> Interval:
-    """Compute an interval of a share that covers it with at least 95 % (Clopper and Pearson 1934): quantiles of two
-    beta distributions."""
+    """Compute an interval that covers a share with at least 95 % (Clopper and Pearson 1934)."""
     failures, tail = trials - successes, (1 - LEVEL) / 2
     low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
     high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0

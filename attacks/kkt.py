@@ -112,8 +112,7 @@ class KKTAttack(Attack):
 
 
 def margin_directions(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The gradient of every candidate's margin in its outputs, (M, K): e_y − e_k for the largest other output k
-    (Buzaglo et al. 2023); with one output ±1."""
+    """The gradient (M, K) of every candidate's margin in its outputs, e_y − e_k; with one output ±1."""
     if outputs.shape[1] == 1:
         return (2 * labels - 1).to(outputs.dtype)[:, None]
     rivals = outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)

@@ -136,8 +136,7 @@ class TruePositives:
 
     @classmethod
     def at(cls, false_positives: float, members: Tensor, outsiders: Tensor) -> "TruePositives":
-        """Compute it from residuals of members (N,) and outsiders (Q,), of which at least 1 / `false_positives` are
-        needed. Members at the threshold do not count."""
+        """Compute it from residuals of members (N,) and of at least 1 / `false_positives` outsiders (Q,)."""
         allowed = math.floor(false_positives * len(outsiders) + 1e-9)
         if allowed < 1:
             return cls()
@@ -227,8 +226,7 @@ class _Layer:
 
 
 def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, reference: Tensor | None) -> RoundTest:
-    """The trained layers whose row space has room for N images; the first one alone where its columns can be brought
-    back to the scale of the pixels, as after Adam."""
+    """The trained layers whose row space has room for N images; after Adam the first one alone, rescaled to pixels."""
     initial, layers = observation.pairs[pair][0], _layers(observation, pair)
     enough = reference is not None and len(reference) >= FEWEST_REFERENCES
     if enough and not has_gap and layers and layers[0].sees_pixels:

@@ -118,8 +118,7 @@ class DefenseChain:
         return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
 
     def privacy_spent(self, steps: int, count: int) -> tuple[Guarantee, ...]:
-        """Return the guarantees after this round, each under its defense's label. steps: optimizer steps of the round.
-        count: images that were trained on."""
+        """Return the guarantees after so many optimizer steps of this round on `count` images, each under its label."""
         spent = [link.defense.privacy_spent(link.context, steps, count) for link in self.links]
         labels = [entry.label for entry in self.links[0].context.config.defenses] if self.links else []
         return tuple(replace(one, mechanism=label) for one, label in zip(spent, labels, strict=True) if one)

@@ -111,8 +111,7 @@ def reply_records(update: ClientUpdate, client: int) -> RecordDict:
 
 
 def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Context) -> State:
-    """Apply a mod to a reply with `state`, some entries of the checkpoint in `message`. The mod sees only these in the
-    message, too, as mods compare the two entry by entry."""
+    """Apply a mod to a reply with `state`, some entries of the checkpoint in `message`: it sees these alone in both."""
     received = message.content.array_records["arrays"]
     message.content["arrays"] = ArrayRecord({name: received[name] for name in state})
     content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 1})})

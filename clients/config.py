@@ -36,9 +36,7 @@ class ModelOptionError(InputError):
 
 
 def as_json(values: dict[str, Any], called: str) -> str:
-    """Return the values as JSON text, which pydantic then reads strictly. called: their name in errors. Raise
-    InputError for a value that is not plain: a set, bytes, a mapping with other keys than text, or a list that contains
-    itself."""
+    """Return the values as JSON text, which pydantic reads strictly; raise InputError for one that is not plain."""
     try:
         return json.dumps(values)
     except (TypeError, ValueError) as error:

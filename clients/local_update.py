@@ -74,8 +74,7 @@ def load_data(config: ClientConfig) -> FederatedData:
 
 
 def num_outputs(config: ClientConfig, task: Task) -> int:
-    """Return the outputs of the network: as configured, else 1 for two groups under mse or hinge, else one per
-    group."""
+    """Return the outputs of the network: as configured, 1 for two groups under mse or hinge, else one per group."""
     single = len(task.groups) == 2 and config.training.loss in ("mse", "hinge")
     return config.model.outputs or (1 if single else len(task.groups))
 

@@ -253,8 +253,7 @@ class UpdateMatching:
         return losses[0], gradients
 
     def smoothed(self, share: float) -> "UpdateMatching":
-        """The problem after a share of the iterations: the client's Adam, whose first step is made of signs, which have
-        no derivative, is smoothed less and less."""
+        """The problem after a share of the iterations: the client's Adam is smoothed, less and less."""
         if not self.training.optimizer.adaptive:
             return self
         smoothing = SMOOTHEST * (SHARPEST / SMOOTHEST) ** min(1.0, share / SHARP_AFTER)

@@ -80,8 +80,7 @@ class SimulatedSteps:
 
 
 def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
-    """The images of every step as a loader cuts them: each row of `order` (epochs, N) into batches, the last one
-    smaller; the last row serves all further epochs."""
+    """The images of every step as a loader cuts them from rows of `order` (epochs, N); the last row serves on."""
     epochs = chain(order, repeat(order[-1]))
     return list(islice(chain.from_iterable(epoch.split(batch_size) for epoch in epochs), steps))
 

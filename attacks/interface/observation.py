@@ -135,8 +135,7 @@ class Observation:
         return replace(self, pairs=tuple(self.pairs[i] for i in self._moving))
 
     def one_round(self) -> tuple["Observation", tuple[str, ...]]:
-        """(the first pair whose update is not zero, alone; a warning where others are not zero either). InputError
-        where all are zero."""
+        """(the first pair whose update is not zero, a warning where others are not); InputError where all are zero."""
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()

@@ -104,8 +104,7 @@ def png(image: Tensor) -> bytes:
 
 
 def stretched(images: Tensor) -> Tensor:
-    """Stretch images (N, C, H, W) with values outside [0, 1], as where the mean of the pixels is not known: the lowest
-    value is black, the highest white."""
+    """Stretch images (N, C, H, W) with values outside [0, 1]: the lowest value is black, the highest white."""
     low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
     whole = (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).tiny)
     return torch.where((low < 0) | (high > 1), whole, images)

@@ -143,8 +143,7 @@ def own_traceback(error: BaseException) -> str:
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Those below fedspill's first one that are of neither fedspill nor an installed package, the innermost last: of a
-    network, an attack or a defense of the user's."""
+    """List the frames below fedspill's first one that are of the user's own code, the innermost last."""
     frames, paths = list(traceback.extract_tb(error.__traceback__)), sysconfig.get_paths()
     ours = tuple(str(HOME / name) for name in ("attacks", "clients", "simulator"))
     installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib")]

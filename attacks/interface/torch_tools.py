@@ -37,8 +37,7 @@ def choose_device(device: str) -> torch.device:
 
 @contextlib.contextmanager
 def exact_convolutions() -> Iterator[None]:
-    """Make convolutions on a GPU deterministic and exact in float32: cuDNN's TF32 is off by a thousandth, where attacks
-    tell images apart by a hundred-thousandth."""
+    """Make convolutions on a GPU deterministic and exact in float32: cuDNN's TF32 is off by a thousandth."""
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         yield
 

@@ -107,8 +107,7 @@ class Jacobian:
         return outputs.shape[1], {name: replace(call, signals=delta) for (name, call), delta in found}
 
     def _probe(self, like: Tensor) -> None:
-        """Keep the layers that compute scale·Wx + b and whose parameters the model uses nowhere else, as random inputs
-        tell: an image of zeros has no scale."""
+        """Keep the layers that compute scale·Wx + b and whose parameters the model uses nowhere else."""
         images = random_images(like.shape[1:], PROBED, torch.float64).to(like)
 
         def visit(name: str, given: Tensor, output: Tensor) -> None:

@@ -202,8 +202,7 @@ class DenseNetwork:
         return self.activation in CURVATURES and not any(self.norms)
 
     def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
-        """W_l, ready for products in the form of `product`, and b_l of every layer at the parameters `state`, with its
-        BatchNorm folded in."""
+        """W_l, in the form of `product`, and b_l of every layer at the parameters `state`, BatchNorm folded in."""
         found = []
         for name, bias_name, norm in zip(self.weights, self.biases, self.norms, strict=True):
             weight, bias = state[name], None if bias_name is None else state[bias_name]

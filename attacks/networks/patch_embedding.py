@@ -83,8 +83,7 @@ def _patches(layer: nn.Module, given: Tensor) -> Tensor | None:
 
 
 def _placed(patches: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(source, scale, offset), (P, n) each, of patches (4, P, n) of the placing images; None where an entry depends on
-    more than one pixel, or two on the same."""
+    """(source, scale, offset), (P, n) each, of patches (4, P, n) of `images`; None unless entries are single pixels."""
     offset, scale = patches[0], patches[1] - patches[0]
     if not scale.all():
         return None

@@ -75,8 +75,7 @@ def scores_of(given: object) -> Tensor:
 
 
 def for_each(function: Callable[[State], State], stacked: State) -> State:
-    """What `function` makes of every entry of stacked tensors (N, …), stacked again: by `vmap`, or one after the other
-    where the network's own code does not bear that."""
+    """What `function` makes of every entry of stacked tensors (N, …), by `vmap` where the network bears it."""
     try:
         return cast(State, torch.func.vmap(function)(stacked))
     except RuntimeError:

@@ -24,8 +24,7 @@ MAX_POOLS = (functional.max_pool2d, torch.max_pool2d)
 def in_place_of_relu(
     value: Callable[[Tensor], Tensor], function: Callable[..., Any], args: tuple, given: Mapping[str, Any]
 ) -> Tensor:
-    """`value` of what one of the `RELUS` was called with; written into it where the network asked for that, as it need
-    not look at the result then."""
+    """`value` of what one of the `RELUS` was called with, written into it where the network asked for that."""
     x = args[0] if args else given["input"]
     if function in IN_PLACE or given.get("inplace") or args[1:2] == (True,):
         return x.copy_(value(x.clone()))

@@ -124,8 +124,7 @@ class NTKAttack(Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """pixel_range is used where known. residual of a candidate: ‖R‖ / ‖R + g_j‖, what all candidates leave of the
-        update over what they leave without this one."""
+        """pixel_range is used where known. residual of a candidate: ‖R‖ / ‖R + g_j‖, with R left by all of them."""
         problem = self._optimization(observation.without_zero_updates(), knowledge)
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
         return Reconstruction(

@@ -258,8 +258,7 @@ class Identification:
 
 
 def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
-    """How many images have a candidate of their own among their hits, (D, M), an image as often as it occurs, (D,): the
-    matching of both that has most."""
+    """Count the images (D,), as often as each occurs, that a largest matching gives one of their hits (D, M)."""
     rows = hits.any(1)
     hits, copies = hits[rows][:, hits.any(0)], copies[rows]  # mostly few: matching everything would take seconds
     weights = hits * copies[:, None]

@@ -319,8 +319,7 @@ def score(
 
 
 def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
-    """The likeness from which an eye knows an image, by what public images have to private ones; NaN where too few
-    tell it."""
+    """The likeness from which an eye knows an image, by that of public images; NaN where too few tell it."""
     if not comparable(private):
         return float("nan")
     some = _draw(public, MOST_PUBLIC, generator)
@@ -350,8 +349,7 @@ def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:
 def _draw_by_class(
     public: Tensor, public_labels: Tensor, labels: Tensor, size: int, generator: np.random.Generator
 ) -> Tensor:
-    """`size` public images at random, of every class as large a share as it has of the private ones, or fewer where the
-    pool has no more of it."""
+    """`size` public images at random, or fewer, of every class as large a share as it has of the private ones."""
     kinds, counts = np.unique(labels.numpy(), return_counts=True)
     due = size * counts / counts.sum()
     wanted = np.floor(due).astype(int)

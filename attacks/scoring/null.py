@@ -48,8 +48,7 @@ class Others:
     classes: np.ndarray
 
     def drawn(self, rows: np.ndarray, copies: np.ndarray) -> tuple[float, dict[str, int]]:
-        """(leakage, counts) of the reconstructions against these images, matched as private ones are, each of which
-        counts `copies` times, (rows,)."""
+        """(leakage, counts) of the reconstructions against these images, each counted `copies` times, (rows,)."""
         match, distance = self._matched(self.l2, rows)
         floor = self._matched(self.floor_l2, rows)[1]
         found = match >= 0

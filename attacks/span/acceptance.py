@@ -110,8 +110,7 @@ class Certainty:
     apart: bool
 
     def sure(self, images: Tensor) -> Tensor:
-        """Which of the candidates (M, in) are certain, (M,) bool: an error far below the distance between them, and
-        duals that agree."""
+        """Which of the candidates (M, in) are certain, (M,) bool: of a small error, and duals that agree."""
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
@@ -150,8 +149,7 @@ def certainty(
 
 
 def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:
-    """(E, F ratio) of an image (in,) whose coordinates may move along `free` (K + 1, N) as far as the last component of
-    x̃ allows. span: (N, in + 1), S Vᵀ."""
+    """(E, F ratio) of an image (in,) that may move along `free` (K + 1, N), x̃ kept at its last 1. span: S Vᵀ."""
     rows = test.rows.double()
     z = test.first.double() @ pad(image, (0, 1), value=1.0)
     value, slope = test.activate(z, None)

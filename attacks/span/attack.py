@@ -105,8 +105,7 @@ class SpanAttack(SearchOptions, Attack):
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Read, search, accept, report, and the joint polish if it is asked for; where the rounds do not share one
-        private set, all of it for each round alone."""
+        """Read, search, accept, report and polish; each round alone where they do not share one private set."""
         found = self._variant(observation, knowledge).attack(generator, progress)
         if isinstance(found, RoundsApart):
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union

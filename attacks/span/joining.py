@@ -84,8 +84,7 @@ def _held(images: Tensor, parts: list[Reconstruction]) -> Tensor:
 
 
 def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: int = POLISH.dual_iterations) -> Tensor:
-    """The least-squares duals (V, M, K) of images (M, C, H, W), from a start, by conjugate gradients on the normal
-    equations (CGLS, Björck 1996, algorithm 7.4.1)."""
+    """The least-squares duals (V, M, K) of images (M, C, H, W), from a start (CGLS: Björck 1996, algorithm 7.4.1)."""
 
     def adjoint(direction: State) -> Tensor:
         variable = duals.detach().clone().requires_grad_()

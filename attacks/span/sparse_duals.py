@@ -118,8 +118,7 @@ class DualSpace:
         return coordinates - multipliers @ directions
 
     def nearest(self, coordinates: Tensor) -> Tensor:
-        """How near to activation the images of y (M, N) bring every unit, (M, W): its larger input of both ends of
-        training, below 0 where it is inactive at both."""
+        """The larger of what images of y (M, N) feed every unit at both ends of training, (M, W); below 0: inactive."""
         points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
         return torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
 
@@ -158,8 +157,7 @@ class DualSpace:
         return directions.new_tensor(found)
 
     def contradicted(self, directions: Tensor, images: Tensor) -> Tensor:
-        """The share (F,) of the zeros of L c, for c (F, N), on units that its image (F, in) activates at an end of
-        training."""
+        """The share (F,) of the zeros of L c, for c (F, N), on units that its image (F, in) activates at an end."""
         zero = (directions @ self.left.T).abs() < self.tolerance(directions)
         active = self.nearest(self.coordinates(images)) >= 0
         return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)

@@ -108,8 +108,7 @@ class Variant(ABC, Generic[EvidenceType, CandidatesType]):
 
     @abstractmethod
     def read(self, generator: torch.Generator) -> EvidenceType | RoundsApart:
-        """Read what the update shows, with weight decay and known defenses undone. Raises InputError for an update of
-        zero."""
+        """Read what the update shows, weight decay and known defenses undone. Raises InputError for one of zero."""
 
     @abstractmethod
     def search(self, evidence: EvidenceType, generator: torch.Generator, progress: Progress) -> CandidatesType:

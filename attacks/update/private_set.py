@@ -68,8 +68,7 @@ def infer_background(images: Tensor, std: tuple[float, ...] | None = None) -> tu
 
 
 def are_raw_pixels(images: Tensor, std: tuple[float, ...] | None = None) -> bool:
-    """Whether images (M, C, H, W) that a network was fed lie in [0, 1], as pixels do that nothing was subtracted from.
-    std: what was divided by, 1 where it is not told."""
+    """Whether images (M, C, H, W) that a network was fed lie in [0, 1] as pixels do. std: what was divided by."""
     pixels = Normalization((), std or ()).pixels(images)
     return bool(((pixels - 0.5).abs() <= 0.5 + GREY_LEVEL / 2).all()) and len(images) > 0
 

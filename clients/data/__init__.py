@@ -43,14 +43,12 @@ HUB = Source(hub.load, reads_root=False)
 
 
 def find_source(name: str) -> Source:
-    """Return the source of a name: ours, of an installed package, at package.module:load, or, with a "/", of the
-    Hugging Face hub. Raise InputError for others."""
+    """Return the source of a name: ours, a plugin, or the Hugging Face hub ("/"). Raise InputError for others."""
     return HUB if "/" in name and ":" not in name else SOURCES.find(name)
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """Load the data set that `config` names. Raise InputError for an unknown name, and for a `data.root` without the
-    files that the source expects."""
+    """Load the data set of a config; raise InputError for an unknown name, or files missing from `data.root`."""
     return _load(config.name, config.root, config.image_column, config.label_column)
 
 

@@ -198,8 +198,7 @@ class PictureSplit:
         )
 
     def _check_memory(self, chosen: list[int], size: int) -> None:
-        """Raise InputError if these images take too much memory, or far too much for the size of their files. size: of
-        their floats, in bytes."""
+        """Raise InputError if images take too much memory, or far too much for their files. size: in bytes."""
         stored = None if self.packed is None else sum(map(self.packed, chosen))
         small_files = stored is not None and is_bomb(size // 4, stored)
         if size > MOST_BYTES or small_files:

@@ -177,8 +177,7 @@ class Defense:
         return ServerHalf()
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee | None:
-        """Return the guarantee after this round, if there is one. steps: of the optimizer, in this round. count: images
-        that were trained on."""
+        """Return the guarantee after so many optimizer steps of this round on `count` images, if there is one."""
         return None
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
@@ -264,8 +263,7 @@ def rounded(delta: State, context: DefenseContext, to_level: Callable[[Tensor], 
 
 
 def as_text(state: State) -> str:
-    """Return tensors as base64 text of a safetensors file, 5.4 characters for a float32: what a client remembers
-    between rounds travels as JSON."""
+    """Return tensors as base64 text of a safetensors file: what a client remembers between rounds travels as JSON."""
     return base64.b64encode(save({name: value.detach().cpu().contiguous() for name, value in state.items()})).decode()
 
 

@@ -190,8 +190,7 @@ class SignSGD(Defense):
 
 
 def signs(delta: State) -> State:
-    """Return (‖v‖₁ / d) · sign(v) of every tensor v of d entries (Karimireddy et al. 2019, equation for scaled
-    signs)."""
+    """Return (‖v‖₁ / d) · sign(v) of every tensor v of d entries (Karimireddy et al. 2019)."""
     sent = {}
     for name, value in delta.items():
         scale = value.abs().mean()

@@ -136,8 +136,7 @@ def without_easiest(ease: Tensor, count: int, groups: Tensor | None = None) -> T
 
 
 def duals(model: nn.Module, data: TrainingSet) -> Tensor:
-    """Return α (N, K) of kernel regression onto the residuals, with the trace form of the kernel for several
-    outputs."""
+    """Return α (N, K) of kernel regression onto the residuals, with the trace form of the kernel."""
     model = copy.deepcopy(model).eval()
     state = {name: value.detach() for name, value in model.state_dict().items()}
     kernel = empirical_ntk(model, state, data.inputs).double()

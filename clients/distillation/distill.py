@@ -152,8 +152,7 @@ def distill(
 def _descend(
     objective: KIP, start: Tensor, labels: Tensor, options: DistillOptions, progress: Progress
 ) -> tuple[Tensor, tuple[tuple[int, float], ...]]:
-    """Return (the images (S, C, H, W) that Adam reaches from `start`, the loss on the way). Raise InputError if the
-    loss does not stay finite."""
+    """Return (the images (S, C, H, W) that Adam reaches, the loss on the way); raise InputError if it diverges."""
     images = start.requires_grad_()
     trace: list[tuple[int, float]] = []
 
@@ -217,8 +216,7 @@ def reconstruct_few(
 
 
 def linearized_update(model: nn.Module, state: State, images: Tensor, targets: Tensor, ridge: float) -> State:
-    """Return θ_f of linearized training to convergence from θ₀ = `state`: θ₀ + Σ_j α_j φ_θ₀(x_j) (Loo et al. 2024, eq.
-    3)."""
+    """Return θ_f of linearized training to convergence from θ₀ = `state`: θ₀ + Σ_j α_j φ_θ₀(x_j) (eq. 3)."""
     count, outputs = targets.shape
     initial = outputs_at(model, state, images)
     kernel = empirical_ntk_blocks(model, state, images).reshape(count * outputs, count * outputs)

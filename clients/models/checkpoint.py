@@ -158,8 +158,7 @@ def _share(names: Iterable[str], prefix: str) -> bool:
 
 
 def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = False) -> None:
-    """Load any checkpoint into `model` (`read_checkpoint`); raise InputError if they do not fit. replace_head: leave
-    the head of `model` (`find_head`) as it is."""
+    """Load any checkpoint into `model`, or all but its head (`find_head`); raise InputError if they do not fit."""
     state = read_checkpoint(path, model.state_dict(), called="model.checkpoint")
     try:
         load_weights(model, state, replace_head)

@@ -64,8 +64,7 @@ class UndoneDefense:
         return max(min(most, clear), min(most, int(EVIDENCE.directions_in_noise * count)))
 
     def second_noise(self, second: list[Spectrum], outside: float) -> float:
-        """‖E‖ / ‖Δ‖ of the noise in the second layer's updates; without a known defense 0 where the first layer shows
-        none."""
+        """‖E‖ / ‖Δ‖ of the noise in the second layer's updates; 0 where none is known of and the first shows none."""
         if self.second_rank is not None:
             return self.remaining
         shown = max(part.median_noise() for part in second) if outside > EVIDENCE.noisy_above else 0.0

@@ -125,8 +125,7 @@ class PixelEvidence:
 
     @property
     def leading_directions(self) -> int | None:
-        """How many directions hold nearly all of the second layer's updates, as features that hardly moved need; None
-        where that takes all of them."""
+        """How many directions hold nearly all of the second layer's updates; None where that takes all of them."""
         few = math.ceil(SEARCH.leading_per_image * self.count)
         left = max(part.relative_residual(few) for part in self.tests.values())
         return few if few < self.directions and left < SEARCH.leading_misses else None
@@ -159,8 +158,7 @@ class PixelEvidence:
 
     @cached_property
     def refusal(self) -> Refusal | None:
-        """Why no image may be returned. Candidates can be held where few images span the update and the second layer
-        has enough directions to test them."""
+        """Why no image may be returned; candidates can be held where few images span the update and can be tested."""
         if self.like_adam:
             return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "

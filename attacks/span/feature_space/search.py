@@ -161,8 +161,7 @@ class FeatureSearch:
         return bool(kept.any())
 
     def beside(self) -> Tensor:
-        """The images (H, C, H, W) that were judged and not accepted, lowest λ first, distinct from one another and from
-        those that were; two for every image with those."""
+        """The images (H, C, H, W) that were judged and not accepted, lowest λ first, distinct, two for each at most."""
         found = self.found.images
         images = self.held.images[self.held.gradient.argsort(stable=True)]
         room = max(0, int(ACCEPTANCE.held_per_image * self.update.count) - len(found))

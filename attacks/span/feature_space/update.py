@@ -139,8 +139,7 @@ def _second_rows(update: Tensor, count: int) -> Tensor | None:
 
 
 def _fast(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> State:
-    """The state with kernels in the memory format in which convolutions are fastest, twice as fast in a LeNet-5; as it
-    is where the network's own code does not bear that."""
+    """The state with kernels in the memory format in which convolutions are fastest, if the network bears that."""
     fast = {k: v.to(memory_format=torch.channels_last) if v.dim() == 4 else v for k, v in state.items()}
     try:
         with torch.no_grad():

@@ -67,8 +67,7 @@ class MapTarget:
     cost: float = 0.0
 
     def misfit(self, images: Tensor) -> Tensor:
-        """‖maps(x) − wanted‖² / ‖wanted‖² (S · M,) of images (S · M, C, H, W): S starts for each of the M wanted maps,
-        start by start."""
+        """‖maps(x) − wanted‖² / ‖wanted‖² (S · M,) of images (S · M, C, H, W): for S starts all M wanted maps."""
         wanted = self.wanted.flatten(1)
         starts = len(images) // len(wanted)
         missed = self.maps(images).flatten(1).view(starts, *wanted.shape) - wanted
@@ -133,8 +132,7 @@ def invert_maps(
 
 
 def _affordable(target: MapTarget) -> Descent | None:
-    """`MAP_INVERSION.descent` with as many of its steps as `most_work` allows, each three forward passes; None where
-    these are too few."""
+    """`MAP_INVERSION.descent` with as many steps, of three forward passes each, as are affordable; None for too few."""
     images = len(target.wanted) * (MAP_INVERSION.starts + 1)
     steps = int(min(MAP_INVERSION.descent.steps, MAP_INVERSION.most_work / max(1.0, 3 * target.cost * images)))
     few = min(MAP_INVERSION.fewest_steps, MAP_INVERSION.descent.steps)

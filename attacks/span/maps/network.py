@@ -152,8 +152,7 @@ def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[MapNetwork]:
-    """The pair with the next convolution that depends on the first one's input, if it depends on nothing else of the
-    image."""
+    """The pair with the next convolution that depends on the first one's input, and on nothing else of the image."""
     maps = random_images(pair.shape, PROBES).to(image)
     maps = maps.relu() if pair.nonnegative else maps
     later = names[names.index(pair.first) + 1 :]

@@ -198,8 +198,7 @@ def _descended(
 
 
 def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> Tensor:
-    """Points (M, d) made exact by L-BFGS, in float64: near a private map ρ is a smooth function with a minimum of
-    zero, flat in the directions of a few entries."""
+    """Points (M, d) made exact by L-BFGS, in float64: near a private map ρ is smooth, with a minimum of zero."""
     scaled = (points / size).requires_grad_()
     _minimize(lambda: rho(update, size * scaled @ basis).sum(), [scaled])
     return size * scaled.detach()

@@ -194,8 +194,7 @@ def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
 
 
 def patch_rank(spectrum: Spectrum, weight: Tensor) -> int:
-    """The rank of a layer's update in front of the gap that ends at rounding, 0 where there is none. weight: as it came
-    back."""
+    """The rank of an update in front of the gap that ends at rounding, else 0. weight: as it came back."""
     return _rank_at_gap(spectrum, _rounding(weight))
 
 

@@ -70,8 +70,7 @@ class Candidates:
         return torch.cat([known, self.below(self.threshold)])
 
     def held(self, returned: Tensor) -> Tensor:
-        """The best candidates beside those returned (M, in), passed or not, lowest ρ first: (H, in) in float32; two for
-        every image with those returned."""
+        """The best candidates (H, in) beside those returned (M, in), in float32, lowest ρ first: two for each."""
         everything = torch.cat([self.passed, self.loose]).float()
         everything = everything[self.test.residual(everything).argsort(stable=True)]
         room = int(ACCEPTANCE.held_per_image * self.duals.count) - len(returned)

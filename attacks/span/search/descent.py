@@ -81,8 +81,7 @@ def first_of_near(near: Tensor) -> Tensor:
 
 
 def beside(known: Tensor, points: Tensor) -> Tensor:
-    """Indices of the points (M, n), best first, that are distinct from one another and from all that are known
-    (F, n)."""
+    """Indices of the points (M, n), best first, that are distinct from one another and from those known (F, n)."""
     kept = distinct(torch.cat([known.to(points), points]))
     return kept[kept >= len(known)] - len(known)
 

@@ -201,7 +201,6 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
 
 def has_few_features(network: FeatureNetwork, pixels: int) -> bool:
-    """Whether the fully connected layers are fed too few numbers of an image of so many pixels to tell it from others;
-    two such layers are needed, with an activation between."""
+    """Whether two fully connected layers are fed too few numbers of so many pixels to tell an image from others."""
     features = linear_layers(network.model)[network.layers[0]].in_features
     return network.activation is not None and features < FEATURE.few_features * pixels

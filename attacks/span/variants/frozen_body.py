@@ -37,8 +37,7 @@ class FrozenBodyVariant(PixelVariant):
     body: FeatureNetwork
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted feature vectors, best first, inverted to images (M, C, H, W), and those held likewise; residual:
-        ‖h(x) − h‖² / ‖h‖²."""
+        """The accepted and the held feature vectors, inverted to images (M, C, H, W). residual: ‖h(x) − h‖² / ‖h‖²."""
         accepted = super().accept(evidence, candidates, generator)
         order = accepted.residual.argsort(stable=True)
         images, residual = self._inverted(accepted.images[order], generator)

@@ -138,8 +138,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         return SolvedPatches(patches, float(left.norm() / evidence.weight.norm()), deviation * float(spread))
 
     def accept(self, evidence: PatchUpdate, candidates: SolvedPatches, generator: torch.Generator) -> Acceptance:
-        """The image, if the least squares leave no more of the update than one image's rounding. residual: the error to
-        be expected of a pixel."""
+        """The image, if the least squares leave no more than its rounding. residual: expected error of a pixel."""
         image = self.embedding.image(candidates.patches, self.observation.input_shape)
         facts: Facts = constants_of(PATCHES) | {
             "patches": float(len(evidence.positions)),

@@ -244,8 +244,7 @@ class PixelJudge:
 
 
 def linear_layers_of(observation: Observation) -> DenseNetwork:
-    """The layers of the network; InputError, with what stands in the way, where it is no plain MLP with two trained
-    hidden layers."""
+    """The layers of the network; InputError where it is no plain MLP with two trained hidden layers, or one of ReLU."""
     network = read_dense_network(observation.model, observation.input_shape)
     model = f"model {type(observation.model).__name__!r}"
     if isinstance(network, str):

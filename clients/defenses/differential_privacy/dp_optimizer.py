@@ -5,8 +5,7 @@ from opacus.optimizers import DPOptimizer
 
 
 class SeededDPOptimizer(DPOptimizer):
-    """Draws its noise on the CPU, from the generator given; opacus would draw on the device of the parameters, where a
-    generator of the CPU is refused."""
+    """Draws its noise on the CPU, from the generator given; opacus would draw on the device of the parameters."""
 
     def add_noise(self) -> None:
         deviation = self.noise_multiplier * self.max_grad_norm

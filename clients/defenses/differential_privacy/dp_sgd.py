@@ -166,8 +166,7 @@ def step_gain(training: TrainingConfig, steps: int) -> float:
 
 
 def poisson(count: int, batch: int, generator: torch.Generator) -> Callable[[], Iterable[Tensor]]:
-    """Return a function for one epoch of Poisson-sampled batches: each has every image with probability batch /
-    count."""
+    """Return a function for an epoch of Poisson-sampled batches, of every image with probability batch / count."""
     steps, rate = -(-count // batch), batch / count
     return lambda: ((torch.rand(count, generator=generator) < rate).nonzero()[:, 0] for _ in range(steps))
 

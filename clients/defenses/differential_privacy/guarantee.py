@@ -130,8 +130,7 @@ def epsilon_of(history: tuple[tuple[float, float, int], ...], delta: float) -> f
 
 @lru_cache
 def _divergences(noise: float, rate: float) -> np.ndarray:
-    """Return the divergences of one step, at every order of opacus. They add up over steps, and take opacus a fifth of
-    a second, as long as a round."""
+    """Return the divergences of a step, which add up, at every order of opacus: it takes a fifth of a second."""
     from opacus.accountants import RDPAccountant  # likewise
     from opacus.accountants.analysis.rdp import compute_rdp
 

@@ -87,8 +87,7 @@ class CentralDP(Defense):
         )
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee:
-        """Count one release of Gaussian noise for each round that the client was in, or, by secret coins, for all
-        rounds."""
+        """Count one release of Gaussian noise for each round of the client, or, by secret coins, for all rounds."""
         rounds = context.memory["rounds"] = context.memory.get("rounds", 0) + 1
         if self.sampling == "public":
             epsilon = gaussian_epsilon(math.sqrt(rounds) / self.noise_multiplier, self.delta)
@@ -152,8 +151,7 @@ class LocalDP(Defense):
         return Encoding()
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee:
-        """Return the guarantee of the Gaussian mechanism on two clipped updates, which are 2 · clipping_norm apart at
-        most, in every round."""
+        """Return the Gaussian mechanism's guarantee on clipped updates, at most 2 · clipping_norm apart in a round."""
         rounds = context.memory["rounds"] = context.memory.get("rounds", 0) + 1
         epsilon = gaussian_epsilon(math.sqrt(rounds) * 2 * self.clipping_norm / self.noise_std, self.delta)
         return Guarantee(self.name, epsilon, self.delta, "client", "both", "replace_one", self.epsilon * rounds)
