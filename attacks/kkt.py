@@ -76,11 +76,8 @@ class KKTAttack(Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """labels and pixel_range are used where known. Where they are not told, the number of images and the mean were
-        read off the pair of checkpoints: the only use of the initial one.
-
-        residual of a candidate: ‖R‖ / ‖R + g_j‖, as in the NTK attack; duals: λ_j y_j.
-        """
+        """labels and pixel_range are used where known; of the initial checkpoint the number of images and the mean.
+        residual of a candidate: ‖R‖ / ‖R + g_j‖, as in the NTK attack; duals: λ_j y_j."""
         problem = self.optimization(observation, knowledge)
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
         rounds = len(observation.pairs)

@@ -126,10 +126,7 @@ class MembershipTest:
 
 @dataclass(frozen=True)
 class TruePositives:
-    """The true-positive rate at a false-positive rate, with its exact 95 % interval over the members.
-
-    NaN where there are too few outsiders to know the false-positive rate.
-    """
+    """The true-positive rate at a false-positive rate, with its exact 95 % interval; NaN of too few outsiders."""
 
     rate: float = float("nan")
     interval: Interval = UNKNOWN

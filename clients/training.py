@@ -54,8 +54,7 @@ class TrainingHook:
 class FedProx(TrainingHook):
     """The proximal term ½ μ ‖θ − θ₀‖² of FedProx (Li et al. 2020), θ₀ the parameters received.
 
-    It is added in the optimizer, as it holds no data: a defense that makes gradients of its own, as DP-SGD, wraps the
-    optimizer, so this hook has to come before it.
+    It is added in the optimizer: this hook has to come before a defense that wraps the optimizer, as DP-SGD.
     """
 
     strength: float
@@ -206,7 +205,7 @@ def mixed_precision(
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """f_lin(x; θ) = f(x; θ₀) + ∇f(x; θ₀)ᵀ(θ − θ₀), θ₀ the parameters now and θ those of `model` when it is called.
 
-    The result is differentiable in θ; its kernel is frozen at θ₀ (Loo et al. 2024, section 2).
+    Differentiable in θ, of a kernel that is frozen at θ₀ (Loo et al. 2024, section 2).
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     start = {name: parameter.detach().clone() for name, parameter in trained.items()}

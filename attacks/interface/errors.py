@@ -9,10 +9,7 @@ class InputError(ValueError):
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A suggestion such as "; did you mean 'model'?", or the known names where none is near.
-
-    Near is what `word` misspells, abbreviates (lr: learning_rate) or is a part of (dp: dp_sgd and others).
-    """
+    """A suggestion such as "; did you mean 'model'?" for a name misspelt, abbreviated or cut, else the known names."""
     from difflib import get_close_matches
 
     lower = word.lower()

@@ -142,11 +142,7 @@ def _explicit(jacobian: Jacobian, images: Tensor, chosen: Tensor) -> tuple[Pertu
 
 
 def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor) -> tuple[Perturbed, State]:
-    """Weights are perturbed by p âᵀ + δ̂ q⊥ᵀ, q⊥ = q − â(âᵀq) with unit vectors â and δ̂.
-
-    The map (p, q) ↦ perturbation keeps norms wherever q ⟂ â and loses the rest, so H restricted to its image and H seen
-    through it have the same eigenvalues.
-    """
+    """Weights are perturbed by p âᵀ + δ̂ q⊥ᵀ, q⊥ = q − â(âᵀq), â and δ̂ of length 1: norms stay wherever q ⟂ â."""
     outputs, calls = jacobian.linear_calls(batch)
     zeros: State = {}
     hooks: dict[str, Callable[[State, Tensor, Tensor], Tensor]] = {}

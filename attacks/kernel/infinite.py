@@ -72,9 +72,8 @@ class InfiniteNTK:
 class ArcCosine(torch.autograd.Function):
     """2 E[relu(u) relu(v)] and 2 E[relu'(u) relu'(v)] for u, v ~ N(0, 1) of correlation `cosine` (Cho and Saul 2009).
 
-    These are (sin θ + (π − θ) cos θ)/π and (π − θ)/π, θ = arccos(cosine); any shape. The gradient is its own: that of
-    the first stays finite at cosine 1, where autograd would find ∞ − ∞. The second has a kink there, an infinite slope.
-    What it multiplies is 0: only an image with itself has cosine 1.
+    These are (sin θ + (π − θ) cos θ)/π and (π − θ)/π, θ = arccos(cosine); any shape. The gradient of the first stays
+    finite at cosine 1, where autograd would find ∞ − ∞; what the second one's multiplies there is 0.
     """
 
     @staticmethod

@@ -65,10 +65,7 @@ class LinearCall:
 
 
 class Jacobian:
-    """The trained parameters' Jacobian of `model` at the parameters `state`; call it with images.
-
-    The network is evaluated in evaluation mode, so that images do not see each other, and left as it was.
-    """
+    """The trained parameters' Jacobian of `model`, in evaluation mode, at the parameters `state`, for given images."""
 
     def __init__(self, model: nn.Module, state: State):
         self.model = model

@@ -265,10 +265,7 @@ def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> D
 
 
 def read_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | str:
-    """The plain MLP that `model` is, or what it has instead, in words. Modules and functional calls are understood.
-
-    The reading is checked against the model on random inputs, so a wrong one is never returned.
-    """
+    """The plain MLP that `model` is, checked against it on random inputs, or what it has instead, in words."""
     try:
         traced = fx.symbolic_trace(model)
     except Exception:  # user code under a tracer may raise anything; such a model takes the general path

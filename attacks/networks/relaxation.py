@@ -39,11 +39,8 @@ def smooth_max_pool(
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
 ) -> Tensor:
-    """Max pooling of maps (M, C, H, W) with log mean exp(β u) / β as the maximum of a window u: the mean for small β,
-    the maximum for large ones, and u where a window is constant.
-
-    β is the sharpness divided by the standard deviation of each image's own maps.
-    """
+    """Max pooling of maps (M, C, H, W) with log mean exp(β u) / β as the maximum of a window u, from the mean for small
+    β to the maximum. β is the sharpness divided by the standard deviation of each image's own maps."""
     kernel, dilated = _pair(kernel_size), _pair(dilation)
     steps, around = _pair(kernel_size if stride is None or stride == [] else stride), _pair(padding)
     size = [
@@ -60,10 +57,7 @@ def smooth_max_pool(
 
 class relaxed(TorchFunctionMode):
     """Within it a ReLU that is off passes the share `leak` of its gradient, and max pooling is smooth with `sharpness`
-    where that is finite, however the network calls them.
-
-    Pooling with `ceil_mode` or `return_indices` stays what it is.
-    """
+    where that is finite, but for pooling with `ceil_mode` or `return_indices`."""
 
     def __init__(self, leak: float, sharpness: float = math.inf) -> None:
         super().__init__()

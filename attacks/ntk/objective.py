@@ -158,11 +158,10 @@ def make_objective(
 
 
 def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:
-    """Algorithm 2 (Loo et al. 2024, app. B): the loss, with its gradients accumulated batch by batch.
+    """Algorithm 2 (Loo et al. 2024, app. B): the loss, a scalar without graph, its gradients added up batch by batch.
 
     The buffer G = Σ_j α_j φ(x_j) is summed first; then, for each batch B, the gradient of
-    ‖Δθ − (G − detach(G_B) + G_B)‖² is that of 2⟨G − Δθ, G_B⟩. Memory is O(P + batch), the result that of the full loss.
-    Accumulates into images.grad and duals.grad; returns the loss, a scalar without graph.
+    ‖Δθ − (G − detach(G_B) + G_B)‖² is that of 2⟨G − Δθ, G_B⟩. Memory is O(P + batch).
     """
     sums = gradient_sum_in_batches(objective, images.detach(), duals.detach(), beta, batch_size)
     residual = {name: sums[name] - delta for name, delta in objective.delta.items()}

@@ -110,11 +110,8 @@ def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores
 
 
 def greedy_match(distance: np.ndarray) -> np.ndarray:
-    """Loo et al.'s reconstruction curve: take the closest pair, remove both, repeat.
-
-    distance: (N, M). Returns (N,) column of each row, or -1 for rows left over where M < N. Of equal distances that of
-    the first row, then of the first column, counts as closer.
-    """
+    """Loo et al.'s reconstruction curve: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
+    column of each row, or -1 for rows left over; of equal distances the first row's, then column's, is closer."""
     match = np.full(len(distance), -1)
     rows, columns = np.arange(len(distance)), np.arange(distance.shape[1])
     while len(rows) and len(columns):  # every pair that is the closest of both is taken at once: none is in its way

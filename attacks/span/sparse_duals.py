@@ -101,10 +101,7 @@ class DualSpace:
         return coordinates - coordinates @ basis @ basis.T
 
     def disentangle(self, coordinates: Tensor, directions: Tensor) -> Tensor:
-        """The y (F, N) of the images with the directions c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i.
-
-        Exact whatever the rough ones are once F = N.
-        """
+        """The y (F, N) of the images with the directions c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i."""
         overlaps = coordinates @ directions.T
         overlaps.fill_diagonal_(0)
         # for every i the least-norm change that cancels y_i · c_j for all j ≠ i: by the inverse of the Gram matrix of
@@ -130,10 +127,7 @@ class DualSpace:
         return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
 
     def zeros(self, directions: Tensor, duals: Tensor | None = None) -> Tensor:
-        """On how many units L c is zero, (M,), for c (M, N); on none where rounding errors hide zeros.
-
-        duals: (M, W), the L c, where they are there already.
-        """
+        """On how many units L c is zero, (M,), for c (M, N); on none where rounding hides zeros. duals: (M, W), L c."""
         tolerance = self.tolerance(directions)
         clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
         duals = directions @ self.left.T if duals is None else duals
@@ -310,11 +304,8 @@ def sharpened(space: DualSpace, directions: Tensor) -> Tensor:
 
 
 def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
-    """The c (F, N), doubtful ones sought again from images that the others make exact until none gains a zero.
-
-    coordinates: (F, N), the rough y of the images. A mixture a c_i + b c_j can pass for the image i where c_j is known;
-    y_i, orthogonal to every other direction, is then exact all the same, and with it the units i leaves inactive.
-    """
+    """The c (F, N), doubtful ones, which may be mixtures, sought again from images that the others make exact until
+    none gains a zero. coordinates: (F, N), the rough y of the images."""
     directions = purified(space, directions)
     doubtful = fewest_zeros(space, directions)
     while len(doubtful):
@@ -335,12 +326,9 @@ def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
 
 
 def purified(space: DualSpace, directions: Tensor) -> Tensor:
-    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros: one after the
-    other, the likeliest mixtures first, so that their span stays what it is.
-
-    Where c_i is a mixture of another c and c_j, (L c_i)_r / (L c_j)_r is one and the same number t on all units
-    where that other dual is zero and that of j is not: c_i − t c_j, for the most frequent ratio, has the zeros.
-    """
+    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros, the likeliest
+    mixtures first. For a mixture c_i of another c and c_j, (L c_i)_r / (L c_j)_r is one number t on all units where
+    that other dual alone is zero: c_i − t c_j, for the most frequent ratio, has the zeros."""
     mixed = len(directions) > 1
     while mixed:
         mixed = False

@@ -72,11 +72,11 @@ def quantization_step(value: Tensor, bits: int) -> float:
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, and where
-    the update shows others, as a sum over clients does. Nor where an entry has a single bit: `possible_entries`.
+    """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, nor shown,
+    and where an entry has a single bit (`possible_entries`).
 
     Rounding is taken to be to the nearest level. What was left out is unknown, unless the sent entries end in a gap
-    around zero: then only the largest ones were sent, and the others are no larger than the smallest of those.
+    around zero: then the others are no larger than the smallest of those.
     """
     bits = knowledge.quantization_bits
     if bits == 1 or (bits is None and knowledge.kept_fraction is None):
@@ -102,10 +102,7 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
 
 
 def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """As `known_intervals`, and where an entry has a single bit the side of the middle of both levels that it lay on.
-
-    Nothing is known of a tensor with one level only: its middle is not seen.
-    """
+    """As `known_intervals`, and where an entry has a single bit the side of the middle of both levels that it was on."""
     if knowledge.quantization_bits != 1:
         return known_intervals(delta, knowledge)
     if not all(_on_grid(value, 1) for value in delta.values()):
@@ -120,11 +117,8 @@ def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryInter
 
 
 def rounded_intervals(delta: State, initial: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """The intervals of an update's entries where the parameters that it led to were sent in few significant bits; None
-    where that is not known, and where they are no such numbers, as a mean over clients is not.
-
-    A parameter of exponent e was rounded by at most half of the distance 2^(e − bits) to the next number.
-    """
+    """The intervals of an update's entries where the parameters that it led to were sent in few significant bits, each
+    rounded by at most half of the distance 2^(exponent − bits) to the next number; None where they were not."""
     bits, intervals = knowledge.significant_bits, {}
     if bits is None:
         return None
@@ -154,10 +148,8 @@ def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
 
 
 def noise_edge(rows: int, columns: int) -> float:
-    """The largest singular value of noise of deviation 1, (rows, columns): exceeded once in a hundred times.
-
-    The edge of the Marchenko-Pastur law, and the Tracy-Widom fluctuation above it (Johnstone 2001, theorem 1.1).
-    """
+    """The largest singular value of noise of deviation 1, (rows, columns), exceeded once in a hundred times: the edge
+    of the Marchenko-Pastur law, and the Tracy-Widom fluctuation above it (Johnstone 2001, theorem 1.1)."""
     larger, smaller = max(rows, columns, 2), min(rows, columns)
     edge = (larger - 1) ** 0.5 + smaller**0.5
     width = edge * ((larger - 1) ** -0.5 + smaller**-0.5) ** (1 / 3)
@@ -266,10 +258,7 @@ class FactorProblem:
         return float(missed.norm()), float(distance.norm())
 
     def solved(self, matrix: Tensor, factor: Tensor, own: Tensor, shrinkage: float) -> Tensor:
-        """A (m, r) of least Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries, from A Bᵀ (m, n), B (n, r) and A.
-
-        Solved for the step of A from the residual in float64: the normal matrices may then be of float32.
-        """
+        """A (m, r) of least Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries, from A Bᵀ (m, n), B (n, r), A."""
         nearest = matrix.clamp(self.lowest, self.highest)
         missing = torch.addcmul(self.inner, nearest, self.outer).sub_(matrix)
         rank = factor.shape[1]

@@ -139,10 +139,7 @@ def one_hot(labels: Tensor, outputs: int) -> Tensor:
 
 
 def step_weights(steps: int, momentum: float) -> Tensor:
-    """By how many learning rates each step's gradient moves the last parameters, (steps,) in float64.
-
-    Heavy-ball momentum μ carries the gradient of step t on: 1 + μ + … + μ^(steps − t).
-    """
+    """How many learning rates each step's gradient counts at the end under momentum: 1 + μ + … + μ^(steps − t)."""
     return torch.cumsum(momentum ** torch.arange(steps, dtype=torch.float64), 0).flip(0)
 
 
@@ -162,10 +159,7 @@ class LocalTraining:
     coding: Coding | None = None
 
     def update(self, images: Tensor, classes: Tensor, batches: Sequence[Tensor]) -> State:
-        """Δθ after one step per entry of `batches`, differentiable in images (N, C, H, W) and classes (N, K).
-
-        One batch of all images gives −η ∇L, the gradient that Zhu et al. (2019) match. Memory grows with the steps.
-        """
+        """Δθ after one step per entry of `batches`, differentiable in images (N, C, H, W) and classes (N, K)."""
         start = {name: self.initial[name].detach().requires_grad_() for name in self.trained}
         delta = {name: torch.zeros_like(value) for name, value in start.items()}
         moments = START

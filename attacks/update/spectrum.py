@@ -126,11 +126,8 @@ def read_spectrum(update: Tensor) -> ImageCount:
 
 
 def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
-    """`read_spectrum` from the singular values, largest first, of a matrix (rows, columns) without empty ones.
-
-    Three rules are tried in this order: a gap that ends at the noise floor, a gap that ends at the rounding of float32
-    parameters, and the threshold of Gavish and Donoho, which always has an answer.
-    """
+    """`read_spectrum` from the singular values, largest first, of a matrix (rows, columns) without empty ones: by a gap
+    that ends at the noise floor, else by one that ends at rounding, else by the threshold of Gavish and Donoho."""
     if min(rows, columns) < 2:
         return ImageCount(min(rows, columns), min(rows, columns) == 1)  # a zero update says nothing of the images
     threshold = gavish_donoho(rows, columns) * spectrum.median()
@@ -176,8 +173,8 @@ def layer_update(delta: State, layer: str) -> Tensor:
 def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:
     """(ΔW (out, in), Δb (out,) or None), float64, of the layer fed by the images; None where it is frozen or not there.
 
-    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i. With several pairs, out counts the units of all
-    rounds: their updates stand below one another, and the images span the rows of all.
+    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i. The updates of several pairs stand below one
+    another, and the images span the rows of all.
     """
     layer = find_input_layer(observation.model, observation.input_shape)
     if layer is None or layer.weight not in observation.trainable:

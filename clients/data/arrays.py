@@ -34,10 +34,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class ArraySplit:
-    """pixels: (N, C, H, W), uint8 or floats in [0, 1]. labels: (N,) int64.
-
-    Only the selected images become float32: all of MNIST would take four times its memory in every Ray worker.
-    """
+    """pixels: (N, C, H, W), uint8 or floats in [0, 1]: only selected images become float32. labels: (N,) int64."""
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -100,8 +97,7 @@ class Task:
 def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names: Sequence[str]) -> Task:
     """Make the task that `data.task` names. None: every class is a group of its own.
 
-    odd_even: even digits are group 0, odd ones group 1. animal_vehicle: vehicles are group 0, animals group 1 (the
-    CIFAR-10 classes). A mapping lists the classes of every group, by name or by index.
+    A name is one of `NAMED`; a mapping lists the classes of every group, by name or by index.
     Raise InputError for an unknown class, a class in two groups, an empty group, fewer than two groups.
     """
     if task is None:

@@ -54,8 +54,8 @@ class RKIP(KIP):
     """‖y_T − K_TS α_S‖²_{K_TT⁻¹} + α_Sᵀ (K_SS − K_ST K_TT⁻¹ K_TS) α_S with α_S = K_SS⁻¹ y_S (Loo et al. 2024,
     Theorem 2, appendix D).
 
-    Multiplied out, K_TT⁻¹ acts on y_T alone, once for all iterations: with α_T = K_TT⁻¹ y_T the loss is
-    y_Tᵀα_T − 2 α_Tᵀ K_TS α_S + α_Sᵀ K_SS α_S, the distance ‖Σ_T α_T φ − Σ_S α_S φ‖² that the attack minimizes.
+    With α_T = K_TT⁻¹ y_T, once for all iterations, it is y_Tᵀα_T − 2 α_Tᵀ K_TS α_S + α_Sᵀ K_SS α_S, the distance
+    ‖Σ_T α_T φ − Σ_S α_S φ‖² that the attack minimizes.
     """
 
     @cached_property

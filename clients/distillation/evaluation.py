@@ -33,8 +33,7 @@ KERNELS: tuple[KernelName, ...] = get_args(KernelName)
 def named_kernel(name: str, network: InfiniteNTK, width: int) -> InfiniteNTK:
     """Return the kernel of this name for a network of `width` whose own limit is `network`.
 
-    network: its depth, biases and parameterization are those of the finite network. In NTK parameterization the mean
-    kernel is the same at any width, so that `limit` and `width_matched` are one. Raise InputError for another name.
+    network: of the depth, biases and parameterization of the finite network. Raise InputError for another name.
     """
     if name == "authors":
         return InfiniteNTK(network.depth, bias=False, parameterization="ntk")
@@ -101,7 +100,7 @@ class Evaluation:
         limit.
 
         The learning rate is low, as in the paper: with its momentum, a step is worth one of plain gradient descent of
-        rate N / ‖K_θ₀‖_∞ ≤ N / λ_max. Ten times more would still be stable, but overshoot and move the kernel.
+        rate N / ‖K_θ₀‖_∞ ≤ N / λ_max.
         """
         model = copy.deepcopy(self.model)
         state = {name: value.detach() for name, value in model.state_dict().items()}

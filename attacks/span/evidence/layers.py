@@ -94,10 +94,7 @@ class FirstLayers:
 
 
 def rounds_with_images(observation: Observation, network: DenseNetwork) -> tuple[int, ...]:
-    """Indices of the pairs whose first layer moved: in the others no image left a trace (only dead units, say).
-
-    Raises InputError where there are none.
-    """
+    """Indices of the pairs whose first layer moved; in the others no image left a trace. InputError where none did."""
     first = (network.weights[0], network.biases[0] or "")
     rounds = tuple(
         i
@@ -132,11 +129,8 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
 
 
 def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Whether a round of the second layer shows directions enough above rounding for every image to have its own.
-
-    They are fewer where images that activate the same units share a signal, as in a task of two classes, or where
-    images are more than units.
-    """
+    """Whether a round of the second layer shows directions enough above rounding for every image to have its own:
+    fewer where images that activate the same units share a signal, as in a task of two classes."""
     last = math.ceil(EVIDENCE.directions_needed * count) - 1
     return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
 

@@ -235,9 +235,8 @@ def _numbers(
 
 
 def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update looks like one of steps that are equal in size for every entry. Its singular
-    values then have no gap, nor do they end in a floor as those of SGD do, whether of noise or of rounding; or it has
-    all the rank that its pixels allow, and entries of nearly equal size.
+    """Whether the first layer's update looks like one of steps that are equal in size for every entry: its singular
+    values have no gap, nor end in a floor; or it has all the rank that its pixels allow, and entries of equal size.
 
     spectrum: of that update. inferred: the number of images that it seems to show.
     """
@@ -264,9 +263,8 @@ def _leaves_entries_out(change: Tensor) -> bool:
 
 
 def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, the
-    pixels allow a much higher rank, and no entries were left out, as those of a sum are 0 by rows and columns only.
-    Constant pixels say what the bias says, whatever made the update."""
+    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, its
+    pixels allow a much higher rank (constant ones say what the bias says), and no entries were left out."""
     if _leaves_entries_out(change):
         return False
     exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above

@@ -29,9 +29,8 @@ from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
 
 def dead_leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
     """Images (count, C, H, W) with a mean of 0 and a standard deviation of 1 each, on the CPU: discs that hide one
-    another, of random colours and of radii r between a pixel and half of the image with density 1 / r². Like natural
-    images they have edges, flat parts and structure of every size (the dead leaves model: Lee, Mumford and Huang
-    2001)."""
+    another, of random colours and of radii r between a pixel and half of the image with density 1 / r² (the dead
+    leaves model of natural images: Lee, Mumford and Huang 2001)."""
     channels, height, width = shape
     largest = max(height, width) / 2
     down, across = torch.arange(height)[:, None], torch.arange(width)

@@ -28,11 +28,10 @@ from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
 def smallest_eigenvectors(
     apply: Callable[[Tensor], Tensor], start: Tensor, largest: float, cut: float
 ) -> tuple[Tensor, Tensor]:
-    """(eigenvalues (d,), rising, orthonormal eigenvectors (d, n)) of a positive semidefinite operator.
+    """(eigenvalues (d,), rising, orthonormal eigenvectors (d, n)) of a positive semidefinite operator, by a pass of
+    Chebyshev-filtered subspace iteration (Zhou et al. 2006), whose polynomial grows fastest below `cut`.
 
-    One pass of Chebyshev-filtered subspace iteration (Zhou et al. 2006): a polynomial that is at most 1 between `cut`
-    and `largest` grows fastest below `cut`, so that the directions there outgrow all others. apply: rows (d, n) to
-    their products. start: (d, n), random. largest: a bound on the eigenvalues.
+    apply: rows (d, n) to their products. start: (d, n), random. largest: a bound on the eigenvalues.
     """
     rows = torch.linalg.qr(_filtered(apply, start, cut, largest * MAP_KERNEL.margin).T)[0].T
     products = apply(rows)

@@ -102,11 +102,8 @@ class _Ranks:
 
 
 def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> MapUpdate:
-    """The evidence at one of the pairs of convolutions, given in the order of their use.
-
-    It is the earliest pair whose rank shows the number of images; else the earliest one whose update half of its rank
-    explains, as it does where there are more output channels than patches. Raises InputError where no pair moved.
-    """
+    """The evidence at the earliest pair of convolutions, given in order of use, whose rank shows the number of images,
+    else whose update half of its rank explains. Raises InputError where no pair moved."""
     observation, warnings = observation.one_round()
     model = observation.model
     device = next(model.parameters()).device

@@ -78,8 +78,7 @@ class Candidates:
 
     def num_accepted_and_passed(self) -> tuple[int, int]:
         """How many images passed the sparsity test or are accepted by their ρ, and how many passed: by these a pass is
-        judged. The ρ of those that passed says nothing, as images that were first used after some steps have a large
-        one."""
+        judged, not by ρ, which is large for images that were first used after some steps."""
         return len(self.passed) + len(self.below(self.threshold)), len(self.passed)
 
     def deflating_features(self, with_passed: bool) -> Tensor | None:
@@ -142,10 +141,8 @@ class Candidates:
 
 
 def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Means of two of the images (M, …): `number` pairs are drawn, and those of an image with itself left out.
-
-    A single image is paired with its own pixels in random orders.
-    """
+    """Means of two of the images (M, …): `number` pairs are drawn, those of an image with itself left out. A single
+    image is paired with its own pixels in random orders."""
     if len(images) == 1:
         orders = torch.rand(number, images[0].numel(), generator=generator).argsort(1).to(images.device)
         return (images + images.flatten()[orders].view(number, *images.shape[1:])) / 2

@@ -36,12 +36,9 @@ def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
 def descend_points(
     loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0
 ) -> Tensor:
-    """Move points from `start` (M, …) by Adam, its step size on a half cosine from `descent.rate` to `final_rate`.
-
-    Unlike `torch_tools.descend` it can let points merge. Adam's step does not depend on the scale of a gradient, so
-    every candidate advances at its own pace. merge_after: share of the steps from which on points that have come
-    together go on as one.
-    """
+    """Move points from `start` (M, …) by Adam, its step size on a half cosine from `descent.rate` to `final_rate`, each
+    at its own pace. merge_after: share of the steps from which on points that have come together go on as one, unlike
+    in `torch_tools.descend`."""
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(descent.steps):
         value, gradient = loss(point)
@@ -129,10 +126,8 @@ class _Polytope:
         return torch.stack(points) if points else self.origin.new_zeros(0, len(self.origin))
 
     def pinned(self, vertex: Tensor) -> tuple[Tensor, float]:
-        """(the point (in,) that the pixels at an end of their range determine, the largest leverage of one of them).
-
-        Those are pixels that least squares puts at the end at which the vertex has them. 1 where they are too few.
-        """
+        """(the point (in,) that least squares on pixels at an end of their range determine, the largest leverage of
+        one of them; 1 where these are too few)."""
         black = vertex < self.low + 2 * EXTREME.tolerance
         at_end = (black | (vertex > self.high - 2 * EXTREME.tolerance)) & self.varies
         end = torch.where(black, self.low, self.high)

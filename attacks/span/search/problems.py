@@ -31,10 +31,8 @@ class AffineSpan:
 
     @classmethod
     def of(cls, rows: Tensor, generator: torch.Generator) -> "AffineSpan":
-        """The points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ.
-
-        Coordinates are those of an orthonormal basis in a random frame, in units of the origin's length.
-        """
+        """The points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ, in a
+        random orthonormal basis, in units of the origin's length."""
         squares, left = torch.linalg.eigh(rows @ rows.T)
         basis = left.T @ rows / squares.clamp_min(squares[-1] * 1e-16).sqrt()[:, None]
         last = basis[:, -1]
@@ -47,11 +45,8 @@ class AffineSpan:
 
     @classmethod
     def scaled(cls, rows: Tensor) -> "AffineSpan":
-        """The same points, with coordinates along the principal axes of the rows, each in units of the square root of
-        its singular value: as private images spread in the span of their own update.
-
-        There is one coordinate more than the span has dimensions.
-        """
+        """The same points, with coordinates along the principal axes of the rows, in units of the square root of each
+        singular value, as private images spread; one coordinate more than the span has dimensions."""
         squares, left = torch.linalg.eigh(rows @ rows.T)
         squares = squares.clamp_min(squares[-1] * 1e-16)
         basis = left.T @ rows / squares.sqrt()[:, None]

@@ -71,10 +71,8 @@ class FrozenBodyVariant(PixelVariant):
 
 
 def head_of(observation: Observation, network: FeatureNetwork) -> Observation | None:
-    """The observation of the head alone, where nothing else is trained and it is linear layers with ReLU between.
-
-    What is built is checked against the model on random inputs.
-    """
+    """The observation of the head alone, where nothing else is trained and, on random inputs, it is linear layers with
+    ReLU between."""
     known = {f"{layer}.{part}": (i, part) for i, layer in enumerate(network.layers) for part in ("weight", "bias")}
     if not set(observation.trainable) <= set(known):
         return None

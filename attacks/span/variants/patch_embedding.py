@@ -76,10 +76,7 @@ class SolvedPatches:
 
 @dataclass(frozen=True)
 class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
-    """One least squares in the update of a patch embedding and its positions. Nothing has to be known.
-
-    Only the first round whose update is not zero is used.
-    """
+    """One least squares in the update, of the first round that moved, of a patch embedding and its positions."""
 
     observation: Observation
     embedding: PatchEmbedding
@@ -166,11 +163,8 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
 def _without_decay(
     positions: Tensor, sent: Tensor, bias: Tensor, bias_sent: Tensor
 ) -> tuple[Tensor, Tensor, float, float]:
-    """(ΔE (P, D), Δb (D,), ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, κ − 1), with the decay taken off that explains most of that
-    difference: of both, of the bias alone or of the positions alone. sent, bias_sent: E and b as they were sent.
-
-    κ − 1 is 0, and nothing taken off, where no decay explains nearly all of it: then it is rounding.
-    """
+    """(ΔE (P, D), Δb (D,), ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, κ − 1), with the decay taken off that explains nearly all of that
+    difference, if one does: of both, of the bias alone or of the positions alone. sent, bias_sent: E and b as sent."""
 
     def misfit(own: Tensor, other: Tensor) -> float:
         return float((other - own.sum(0)).norm() / other.norm().clamp_min(TINY))

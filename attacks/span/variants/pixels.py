@@ -212,10 +212,8 @@ class PixelJudge:
         return replace(acceptance, facts=constants_of(FIT) | {"fit": left})
 
     def _needs_fit(self, acceptance: Acceptance) -> bool:
-        """Whether an error hides the zeros of ReLU units, so that too few candidates could pass the sparsity test.
-
-        Images that explain too little are given another chance only where a known defense made them rough.
-        """
+        """Whether an error hides the zeros of ReLU units. Images that explain too little are given another chance only
+        where a known defense made them rough."""
         images, defense, candidates = acceptance.images, self.evidence.defense, self.candidates
         if not candidates.sparsity_tested or self.evidence.error <= EVIDENCE.noisy_above:
             return False

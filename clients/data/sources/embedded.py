@@ -25,10 +25,7 @@ def load_digits(config: DataConfig) -> Dataset:
 
 
 def load_faces(config: DataConfig) -> Dataset:
-    """160 train and 40 test images (1, 25, 25): faces and other crops of *Labeled Faces in the Wild*.
-
-    They have no official split, so this one is fixed.
-    """
+    """160 train and 40 test images (1, 25, 25), a fixed split: faces and other crops of *Labeled Faces in the Wild*."""
     pixels = np.load(_folder("skimage") / "data" / "lfw_subset.npy", allow_pickle=False).astype(np.float32)[:, None]
     return _split(pixels, (np.arange(len(pixels)) < NUM_FACES).astype(np.int64), NUM_TEST_FACES, ("other", "face"))
 

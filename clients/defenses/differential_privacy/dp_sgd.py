@@ -153,10 +153,7 @@ class DPSGD(Defense):
 
 
 def step_gain(training: TrainingConfig, steps: int) -> float:
-    """Return √Σ_t w_t², where a unit of gradient at step t moves the parameters by w_t until the last step of SGD.
-
-    Momentum repeats it, weight decay takes it back; that the loss bends along the way is left out.
-    """
+    """Return √Σ_t w_t², where a unit of gradient at step t moves the parameters by w_t until the last step of SGD."""
     moved, velocity, gradient, total = 0.0, 0.0, 1.0, 0.0
     for _ in range(steps):  # one impulse, seen 1, 2, … steps later: what the last, the one before, … leaves at the end
         velocity = training.momentum * velocity + gradient + training.weight_decay * moved
