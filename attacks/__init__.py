@@ -42,8 +42,7 @@ OWN_HOME = {  # of names that need no attack: asking for one of them does not im
 
 
 def __getattr__(name: str) -> Any:
-    """A name, imported when it is asked for: what needs no attack, such as the help of the command line, does not wait
-    for torch, and what scores nothing does not wait for scikit-image."""
+    """Import a name when it is asked for: the help of the command line does not wait for torch."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in OWN_HOME:

@@ -87,8 +87,7 @@ class BestPublic(PublicBaseline):
 
 
 def first_layer_residual(observation: Observation, images: Tensor, rank: int) -> Tensor | None:
-    """ρ of images (P, C, H, W) against the `rank` strongest directions of [ΔW | Δb], (P,) in float64; None where no
-    trained layer sees the images, or where that layer did not move."""
+    """ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb], in float64; None if no such layer moved."""
     layer = first_layer_update(observation)
     if layer is None:
         return None

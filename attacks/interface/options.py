@@ -107,8 +107,7 @@ def check_known(called: str, options: Iterable[str], known: list[str]) -> None:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Read what options mean off the docstrings of their class and its bases: lines "name: meaning" or
-    "name, other: meaning", each with the indented lines below it."""
+    """Read what options mean off docstrings, their bases' too: lines "name, other: meaning" and indented ones below."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in "\n".join(inspect.cleandoc(base.__doc__ or "") for base in reversed(kind.__mro__)).split("\n"):

@@ -62,8 +62,7 @@ def differentiable_attention() -> Iterator[None]:
 
 
 def scores_of(given: object) -> Tensor:
-    """The tensor that a loss is taken of, in what a network returns: itself, the first of a tuple or a list, or what it
-    calls `logits`, as networks of Hugging Face do. InputError for anything else."""
+    """What a network returns, the first of a tuple or list, or its `logits`. InputError where that is no tensor."""
     if isinstance(given, Tensor):
         return given
     found = given.get("logits") if isinstance(given, Mapping) else getattr(given, "logits", None)
@@ -179,8 +178,7 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
 
 
 def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
-    """The name of the linear layer whose output is the network's, or of which that is the log-softmax: cross-entropy
-    has the same gradient in both. None where there is none."""
+    """The name of the linear layer whose output, or its log-softmax, is the network's; None where there is none."""
     given: dict[str, Tensor] = {}
 
     def visit(name: str, _: Tensor, output: Tensor) -> None:

@@ -136,8 +136,7 @@ BLOCK = 1024  # rows at a time, for the sake of memory
 
 
 def distances(a: Tensor, b: Tensor) -> Tensor:
-    """Compute Euclidean distances of flattened images, (N, M), in float64; of many pairs by products of matrices, which
-    round squares by 1e-13 of what images measure, for equal images of `b` alike."""
+    """Compute Euclidean distances of flattened images, (N, M), in float64; of many pairs by products of matrices."""
     if len(b) == 0:
         return torch.zeros((len(a), 0), dtype=torch.float64)
     if len(a) * len(b) <= FEW:
@@ -162,8 +161,7 @@ def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
 
 
 def ssim(a: Tensor, b: Tensor) -> np.ndarray:
-    """Structural similarity (Wang et al. 2004) of images (N, C, H, W) in [0, 1], (N,); uniform window of 7 pixels, 3
-    for images below 16, NaN for those that are smaller than that."""
+    """Structural similarity (Wang et al. 2004) of images (N, C, H, W) in [0, 1], (N,); NaN for the smallest ones."""
     side = min(a.shape[2:])
     if side < SMALL_WINDOW or not len(a):
         return np.full(len(a), np.nan)

@@ -77,8 +77,7 @@ def _margin(small: Tensor) -> int:
 
 
 def _unit(small: Tensor, top: int, left: int) -> Tensor:
-    """The window that begins there, every channel without its mean, as unit vectors (N, d); a flat one is 0. From 16
-    pixels on every second row and column says nearly all of smoothed images."""
+    """The window that begins there, every channel without its mean, as unit vectors (N, d); zeros stay."""
     margin = _margin(small)
     step = 2 if margin == MARGIN else 1
     height, width = (length - 2 * margin for length in small.shape[2:])

@@ -240,8 +240,7 @@ def _from_start(space: DualSpace, coordinates: Tensor, known: Tensor, share: flo
 
 
 class PairProducts:
-    """The products of the entries of every row of L (W, N), from which weighted Gram matrices are linear: the lower
-    triangles, (W, N (N + 1) / 2), as symmetric matrices need no more."""
+    """The products of entries of every row of L (W, N), lower triangles, in which weighted Gram matrices are linear."""
 
     def __init__(self, left: Tensor) -> None:
         self.count = left.shape[1]

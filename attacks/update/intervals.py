@@ -58,8 +58,7 @@ class EntryIntervals:
 
 
 def noise_deviation(delta: State, knowledge: Knowledge) -> float:
-    """Standard deviation of the Gaussian noise on an entry of an update; 0 where none is known of. noise_scale s is
-    relative to the update before noise, of which ‖Δθ‖² / (1 + s²) is left."""
+    """Standard deviation of known Gaussian noise on an entry of an update, or 0; ‖Δθ‖² / (1 + noise_scale²) is left."""
     squares = sum(float(value.double().square().sum()) for value in delta.values())
     entries = sum(value.numel() for value in delta.values())
     relative = knowledge.noise_scale or 0.0
@@ -102,7 +101,7 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
 
 
 def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """As `known_intervals`, and where an entry has a single bit the side of the middle of both levels that it was on."""
+    """As `known_intervals`, and where an entry has a single bit the side of the middle of both levels that it has."""
     if knowledge.quantization_bits != 1:
         return known_intervals(delta, knowledge)
     if not all(_on_grid(value, 1) for value in delta.values()):

@@ -119,8 +119,7 @@ class ImageCount:
 
 
 def read_spectrum(update: Tensor) -> ImageCount:
-    """The rank of [ΔW | Δb] (out, in + 1) above the noise floor, and whether it can be trusted. Empty rows and columns,
-    of dead units and constant pixels, are left out: they give a huge false gap."""
+    """The rank of [ΔW | Δb] (out, in + 1) without empty rows and columns, and whether it can be trusted."""
     update = update[update.abs().sum(1) > 0][:, update.abs().sum(0) > 0]
     return rank_above_noise(torch.linalg.svdvals(update), update.shape[0], update.shape[1])
 

@@ -108,8 +108,7 @@ def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = 
 
 
 def members(path: Path, fields: list[str], scalars: bool = False) -> dict[str, np.ndarray]:
-    """Read arrays of an npz file. scalars: whether single values are accepted, too. Raise ValueError for a file that
-    unpacks to too much; the reader of a damaged file may raise anything."""
+    """Read arrays, or `scalars`, of an npz file; raise ValueError for a bomb, and anything for a damaged file."""
     with zipfile.ZipFile(path) as archive:
         check_unpacked(sum(archive.getinfo(f"{field}.npy").file_size for field in fields), path.stat().st_size)
         found = {field: _member(archive, field) for field in fields}

@@ -148,8 +148,7 @@ def alternating(indices: np.ndarray, groups: np.ndarray, task: Task) -> np.ndarr
 def _flower_shares(
     groups: np.ndarray, task: Task, partition: PartitionConfig, clients: int, seed: int
 ) -> list[np.ndarray]:
-    """Return every client's positions in `groups` (N,), by a partitioner of flwr-datasets. It skews the labels of the
-    task: with odd_even, a client of one class has odd or even digits only."""
+    """Return every client's positions in `groups` (N,), by a partitioner of flwr-datasets on the task's labels."""
     import datasets  # 2 s with flwr-datasets, which partitions of our own are spared
     from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
 

@@ -193,8 +193,7 @@ class Defense:
         return None
 
     def invariances(self) -> tuple[Transformation, ...]:
-        """Return all transformations, except noise, that an image may go through before a step: an attack that returns
-        one of these views has the image. Empty if steps see images as they are."""
+        """Return the transformations, except noise, of an image before a step: an attack may return any such view."""
         return ()
 
 

@@ -27,8 +27,7 @@ ERROR = "error"  # of the last round, in the defense's memory
 
 
 def with_error_feedback(delta: State, memory: dict[str, Any], compress: Callable[[State], State]) -> State:
-    """Return compress(Δθ + e), with e = 0 in the first round and then Δθ + e − compress(Δθ + e) (Karimireddy et al.
-    2019). The client remembers e, which is as large as the network, as text."""
+    """Return compress(Δθ + e), and remember what that leaves as the next e, 0 at first (Karimireddy et al. 2019)."""
     owed = from_text(memory[ERROR]) if ERROR in memory else {}
     whole = {name: value + owed[name] if name in owed else value for name, value in delta.items()}
     sent = compress(whole)

@@ -178,8 +178,7 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bo
 
 
 def find_head(model: nn.Module) -> str:
-    """Return the name of the last linear layer, or of the largest submodule of linear layers around it, such as
-    torchvision's `fc` or `classifier`. Raise InputError if there is none."""
+    """Return the name of the last linear layer, or of linear layers around it; raise InputError if there is none."""
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not linear:
         raise InputError("model.replace_head: the model has no linear layer to replace")

@@ -29,8 +29,7 @@ INPUT_SCALE = Field(
 
 
 class InputScale(nn.Module):
-    """x / scale, channel by channel, for weights that were trained on standardized pixels: clients only subtract a
-    mean. The scale is no part of the state dict, so that published weights load."""
+    """x / scale, channel by channel, for weights of standardized pixels; the scale is no part of the state dict."""
 
     def __init__(self, scale: float | Sequence[float], channels: int):
         """scale: one number, or one for each of the channels; InputError where there are more or fewer."""

@@ -117,8 +117,7 @@ def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
 
 
 def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Whether the second layer's rows hold nothing but the features of `count` images as they were at the start, as
-    after a single step: behind so many directions comes rounding in every round."""
+    """Whether the second layer's rows hold the features of `count` images at rest: rounding comes behind them."""
     for one in spectra:
         if count >= len(one.values):
             return False
@@ -205,8 +204,7 @@ def _batch_statistics(initial: State, final: State, norm: BatchNorm) -> tuple[Te
 
 
 def _mean_input(weight: Tensor, outputs: Tensor, check: bool) -> Tensor:
-    """x̄ (in,) of W x̄ = outputs (W,) by least squares. check: whether an error would stay unseen, so that its bar has
-    to be small; the second layer's shows in the ρ of every candidate."""
+    """x̄ (in,) of W x̄ = outputs (W,) by least squares. check: whether an error would stay unseen otherwise."""
     units, inputs = weight.shape
     if units < inputs + check:
         raise NoBatchMean(f"{units} units do not tell the mean of a batch's {inputs} inputs")

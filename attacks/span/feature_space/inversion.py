@@ -97,8 +97,7 @@ def roughness(images: Tensor) -> Tensor:
 
 
 def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: Descent) -> Tensor:
-    """Adam on a loss (M,) of images (M, C, H, W), its step size on a half cosine to 0. The gradient of every image is
-    scaled to length 1, as that of log ρ grows without bound towards a zero of ρ."""
+    """Adam on a loss (M,) of images (M, C, H, W) on a half cosine; every image's gradient is scaled to length 1."""
     derived = with_gradient(loss)
 
     def of_length_one(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -88,8 +88,7 @@ class Inverted:
 
     @property
     def trusted(self) -> Tensor:
-        """(M,) bool: whether an image may be returned: where decoys whose maps are at least as exact as its own came
-        back with more than half of the energy of their contrast, in the mean."""
+        """(M,) bool: whether decoys of maps as exact or more came back with more than half of their contrast."""
         order = self.residual.argsort(stable=True)
         lost = self.decoy_error[order].square()
         counted = torch.arange(1, len(lost) + 1, device=lost.device)
@@ -146,8 +145,7 @@ def _decoy_error(
     descent: Descent,
     generator: torch.Generator,
 ) -> Tensor:
-    """‖x − d‖ / ‖d − its mean colour‖ (D,) of the images x that the maps of decoys d (D, C, H, W) are inverted to.
-    noise: of the maps, relative to their length, (D,) or one for all."""
+    """‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise` (D,)."""
     with torch.no_grad():
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
@@ -210,8 +208,7 @@ class Scales:
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """The mean over pixels of the length of the gradient, of all channels together, (M,): edges cost least where all
-    channels have them (coupled total variation, Blomgren and Chan 1998)."""
+    """The mean length (M,) of the gradient over pixels, channels coupled (Blomgren and Chan 1998)."""
     across, down = pad(images.diff(dim=3), (0, 1)), pad(images.diff(dim=2), (0, 0, 0, 1))
     return (across.square() + down.square()).sum(1).add(TINY).sqrt().mean((1, 2))
 

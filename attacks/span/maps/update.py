@@ -154,8 +154,7 @@ def _moved(networks: Sequence[MapNetwork], observation: Observation) -> list[Map
 
 
 def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, float]:
-    """(Δθ without weight decay, in float64, and κ). κ is read off the pair's first convolution and is one for all
-    parameters, with momentum too, as every step is linear in them."""
+    """(Δθ without weight decay, in float64, and κ, which is one for all parameters, off the first convolution)."""
     initial, final = observation.pairs[0]
     weight = f"{pair.first}.weight"
     factor = decay_factor(initial[weight].flatten(1), final[weight].flatten(1), MAP_KERNEL.image_free)
@@ -196,8 +195,7 @@ def patch_rank(spectrum: Spectrum, weight: Tensor) -> int:
 
 
 def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
-    """The rank in front of the widest gap that ends at rounding, 0 where there is none. rounding: of the parameters; to
-    it comes that of the sums which made the gradient, as large as the update is."""
+    """The rank in front of the widest gap that ends at rounding, of the parameters and of the sums, else 0."""
     if len(spectrum.values) < 2:
         return 0
     rounding += torch.finfo(torch.float32).eps * float(spectrum.values[0])
@@ -209,8 +207,7 @@ def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
 
 
 def _rounding(weight: Tensor) -> float:
-    """The largest singular value that rounding alone leaves in an update of a convolution (O, C, k, k) in float32: its
-    errors are uniform, up to half a unit in the last place of the parameters."""
+    """The largest singular value that float32's rounding leaves in an update of a convolution (O, C, k, k)."""
     rows, columns = len(weight), weight[0].numel()
     deviation = float(weight.square().mean().sqrt()) * torch.finfo(torch.float32).eps / 12**0.5
     return deviation * (rows**0.5 + columns**0.5)

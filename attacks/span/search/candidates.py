@@ -82,8 +82,7 @@ class Candidates:
         return len(self.passed) + len(self.below(self.threshold)), len(self.passed)
 
     def deflating_features(self, with_passed: bool) -> Tensor | None:
-        """Orthonormal features (F, W + 1) of what deflates, None where nothing does: loose candidates of a ρ far below
-        the threshold and, where asked for, the images that passed."""
+        """Orthonormal features (F, W + 1) of the best loose candidates and, if asked for, of images that passed."""
         surest = self.below(DECOY.deflating_share * self.threshold)
         images = torch.cat([self.passed, surest]) if with_passed else surest
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None

@@ -140,8 +140,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return evidence
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
-        """The vertices of the cone where they are most of the images, as after one step; else the feature vectors of
-        lowest ρ in the first layer's span, as many as there are images."""
+        """The vertices of the cone where they are most of the images, else as many feature vectors of lowest ρ."""
         none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:

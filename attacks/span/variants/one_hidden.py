@@ -177,8 +177,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         return (torch.cat([(first + last) / 2, last - first]) * scale)[:, (layers.change != 0).any(1)]
 
     def _guesses(self, outputs: Tensor, count: int) -> Tensor:
-        """What signals (T, 2 C) the images of a class may have: their prediction at rest less their label. More classes
-        than images are not in them: those whose bias rose most."""
+        """What signals (T, 2 C) classes may have, prediction less label; of many classes those whose bias rose most."""
         pair = self.observation.one_round()[0].pairs[0]
         sent, returned = (state[self.network.biases[1] or ""].to(outputs) for state in pair)
         labels = torch.eye(len(sent)).to(outputs)
