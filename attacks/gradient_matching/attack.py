@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from attacks.base import Attack, Progress, Reconstruction, ReportLoss, Solution, best_of_restarts, register
-from attacks.gradient_matching.batch_order import Batches, Order, SimulatedSteps, check_labels, told_or_inferred_classes
-from attacks.gradient_matching.distances import (
+from attacks.gradient_matching.simulation import (
+    Batches,
+    Order,
+    SimulatedSteps,
     blended,
+    check_labels,
     largest_entries,
     masked,
     nearest_possible,
+    told_or_inferred_classes,
     total_variation,
     update_distance,
 )

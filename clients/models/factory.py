@@ -57,7 +57,7 @@ def option_values(config: ModelConfig) -> dict[str, Any]:
 
 
 def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, seed: int) -> nn.Module:
-    """Build the initial network for images (C, H, W), on the CPU, in evaluation mode; own factories have to fit outputs."""
+    """Build the initial network for images (C, H, W), on the CPU, in evaluation mode; own factories fit outputs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "own initialization"))
         model = construct(config, shape, outputs)

@@ -15,7 +15,7 @@ FEW, MORE, MOST = 3, 9, 15  # runs of every loop
 MOST_IN_A_RUN = 60  # waits at one place; a loop that no option counts shows here
 DECIDES = {
     "attacks/gradient_matching/attack.py:solve": "torch's L-BFGS decides on the host",
-    "attacks/gradient_matching/batch_order.py:_draw": "the order of the images comes from the CPU's random numbers",
+    "attacks/gradient_matching/simulation.py:_draw": "the order of the images comes from the CPU's random numbers",
     "attacks/span/feature_space/cone.py:_signals": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:_vertices": "linear programs on the host",
     "attacks/span/feature_space/cone.py:_sharpened": "a vertex of a linear program on the host, one at a time",

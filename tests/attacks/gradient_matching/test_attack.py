@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from attacks.gradient_matching.distances import total_variation, update_distance
+from attacks.gradient_matching.simulation import total_variation, update_distance
 from attacks.update.local_training import one_hot
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, get_attack
-from attacks.gradient_matching.distances import blended, largest_entries
+from attacks.gradient_matching.simulation import blended, largest_entries
 from tests.attacks.conftest import client, digits, generator, mlp, nearest
 
 TOLD = Knowledge(pixel_mean=(0.3,), learning_rate=0.1, steps=1, num_private=2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.gradient_matching.batch_order import shuffled_batches
+from attacks.gradient_matching.simulation import shuffled_batches
 from attacks.update.local_training import START, LocalOptimizer, LocalTraining, one_hot, root, soft_loss, step_weights
 
 OPTIMIZERS = [
