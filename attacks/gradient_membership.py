@@ -13,8 +13,7 @@ and h the diagonal of Q K, and every image left out of the Σ that judges it (Sh
     s_i = (Q A (θ₀ − θ_f))_i / (M h_i (1 − h_i))^½.
 
 Images that are no members are judged as outsiders are, so that these calibrate a threshold (`attacks.calibration`).
-N, the learning rate, the optimizer and the batches need not be known: Adam's steps are taken as they are. The scores of
-several rounds of a client add up, each in units of its standard deviation.
+Nothing of the training need be known. The scores of several rounds add up, each in units of its standard deviation.
 """
 
 from dataclasses import dataclass

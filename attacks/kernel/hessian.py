@@ -1,7 +1,7 @@
 """The spectral norm of a model's Hessian, ‖∂²f_k(x)/∂θ²‖₂ for every image and output, by power iteration.
 
-It is the model's Hessian, not the loss's: what moves the tangent kernel, since |f − f_lin| ≤ ½ sup ‖H‖₂ ‖Δθ‖₂² (Liu,
-Zhu, Belkin 2020). Autograd's Hessian leaves out the kinks of ReLU and max pooling: judge those by the kernel.
+It is the model's Hessian, not the loss's: |f − f_lin| ≤ ½ sup ‖H‖₂ ‖Δθ‖₂² (Liu, Zhu, Belkin 2020). Autograd's leaves
+out the kinks of ReLU and max pooling: judge those by the kernel.
 
 The gradient of one output in W, of a linear layer z = Wa + b, is δaᵀ. Its derivative in any direction is δ̇aᵀ + δȧᵀ, so
 the eigenvectors of H with non-zero eigenvalues have the form paᵀ + δqᵀ in that layer, and power iteration on (p, q) is

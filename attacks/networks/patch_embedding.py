@@ -1,9 +1,8 @@
 """The patch embedding of a vision transformer, and its learned positions, whatever class the network is of.
 
 Both are found by running the network. A layer is a patch embedding where all it is fed are the pixels, each in one
-place: a convolution whose stride is its kernel, or a linear layer behind a rearrangement. A parameter holds learned
-positions where its gradient for one image *is* the gradient at what the embedding gives: that is what it means to be
-added there, wherever its rows stand (behind a class token, in front of registers).
+place. A parameter holds learned positions where its gradient for one image *is* the gradient at what the embedding
+gives, wherever its rows stand.
 """
 
 from dataclasses import dataclass

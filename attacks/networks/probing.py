@@ -1,9 +1,6 @@
 """One way to learn what a network does without knowing its class: run random images through it and watch its layers.
 
-The caller's network is never changed: it runs in evaluation mode and is put back into its own afterwards, and forward
-hooks are gone when they have done their work.
-
-How a client ran BatchNorm is told from checkpoints: where it normalized with its batches, its statistics moved.
+The caller's network is never changed: it runs in evaluation mode and is put back into its own, without hooks.
 """
 
 import copy

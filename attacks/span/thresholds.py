@@ -1,8 +1,7 @@
 """Every tuned constant of the span attack, in groups by the test or the search that uses it.
 
-A group is a class without instances, named like the constants it holds. The groups that took part in a run are returned
-among the facts of its result, as `threshold_<group>_<name>`. A share has no unit: it is relative to what its comment
-names.
+A group is a class without instances. Those that took part in a run are among the facts of its result, as
+`threshold_<group>_<name>`. A share has no unit: it is relative to what its comment names.
 
 All were chosen by hand while the results of docs/records (span_*.md, finetune.md) were measured, with the truth of
 those cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to

@@ -6,9 +6,8 @@ Under cross-entropy and mean squared error the gradient in the last bias is Σ_i
     Δb_k = −η Σ_t w_t (s̄_k(t) − ȳ_k)    and    ȳ_k = s̄_k + Δb_k / (η Σ_t w_t).
 
 What remains unknown is s̄_k, the mean prediction on the private images along the way. For one step it is that of the
-initial parameters (Geng et al. 2021; Wainakh et al. 2022; for one image its sign is enough: Zhao et al. 2020, iDLG).
-For many steps s̄ is interpolated between both checkpoints (Dimitrov et al. 2022), each predicting on public images where
-there are any, else on noise.
+initial parameters (Geng et al. 2021; Wainakh et al. 2022), for many it is interpolated between both checkpoints
+(Dimitrov et al. 2022), each predicting on public images where there are any, else on noise.
 """
 
 from dataclasses import dataclass
@@ -48,8 +47,7 @@ def estimate_label_counts(
     """Label counts of the private set, from the first round whose update is not zero.
 
     Needs learning_rate and steps, and num_private where the update does not tell it; uses public_images where known.
-    loss: default cross_entropy, for one output mse. momentum: of local training. coding: targets of mse, (other
-    classes, right class), by default ±1 for one output, −0.1 and 0.9 for several.
+    loss: default cross_entropy, for one output mse. momentum: of local training. coding: of mse, as of `soft_loss`.
     Raises InputError where something is missing, or where the last layer is not a trained linear one.
     """
     knowledge.require("label inference", "learning_rate", "steps")
@@ -70,19 +68,12 @@ def estimate_label_counts(
     weights = step_weights(steps, momentum)
     late = float((weights * torch.arange(steps) / steps).sum() / weights.sum())
     predicted = torch.lerp(predictions(loss, first), predictions(loss, last), late).mean(0)
-    change = _bias_change(observation.delta(), layer, features)
+    delta, (weight, bias), mean = observation.delta(), parameter_names(layer), features.mean(0)
+    # without a bias, ΔW = −η Σ (s − y) hᵀ is Δb along the mean feature
+    change = delta[bias].cpu() if bias in delta else delta[weight].cpu() @ mean / (mean @ mean)
     shares = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss, coding)
     counts = round_to_sum(shares * count, count)
     return LabelCounts(counts, shares, float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5)))
-
-
-def _bias_change(delta: State, layer: str, features: Tensor) -> Tensor:
-    """Δb of the last layer (K,), on the CPU; without a bias, ΔW = −η Σ (s − y) hᵀ is Δb along the mean feature."""
-    weight, bias = parameter_names(layer)
-    if bias in delta:
-        return delta[bias].cpu()
-    mean = features.mean(0)
-    return delta[weight].cpu() @ mean / (mean @ mean)
 
 
 def _shares(targets: Tensor, loss: Loss, coding: Coding | None) -> Tensor:

@@ -1,11 +1,8 @@
 """Filter the update: clipping, noise, and the privacy filters of NVIDIA FLARE (nvflare.app_common.filters, version
 2.9).
 
-Of SVT, FLARE's accountant adds ε + noise_var · (entries sent) for each round, as pure differential privacy of the whole
-update (two updates differ by at most 2γ in an entry of a mean step). At its defaults that is a tenth of the entries
-times 0.1, thousands for a small network. No ε is printed here: the sparse vector technique ends with the last answer
-that it is paid for (Lyu et al. 2017), and the filter goes on to the end of the pass and draws from all that it
-accepted.
+No ε of SVT is printed here, though FLARE's accountant adds up thousands: the sparse vector technique ends with the last
+answer that it is paid for (Lyu et al. 2017), and the filter goes on to the end of the pass.
 """
 
 import math

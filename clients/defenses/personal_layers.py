@@ -1,8 +1,7 @@
 """Keep layers with the client.
 
-The client trains the whole network and sends the rest of it; what it keeps goes on from round to round. The global
-checkpoint has these layers as the federation started with them, so that `test_accuracy` is not that of a client's own
-network.
+The client trains the whole network and sends the rest of it. The global checkpoint has these layers as the federation
+started with them: `test_accuracy` is not that of a client's own network.
 """
 
 import fnmatch

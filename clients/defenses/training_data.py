@@ -1,8 +1,7 @@
 """Change the training data: augmentation, mixup, leaving out the easiest images, and training on a distilled set.
 
-A distilled set is made once, in the client's first round, and kept: a new one every round would give away more. RKIP is
-the reconstruction loss read the other way, so a set nearly as large as the data can be the private images themselves;
-the scorer gets both, and the table says how near they are.
+A distilled set is made once, in the client's first round, and kept. RKIP is the reconstruction loss read the other way:
+a set nearly as large as the data can be the private images themselves; the table says how near they are.
 """
 
 import copy

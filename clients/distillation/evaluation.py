@@ -7,8 +7,7 @@ The kernels differ in the share of each layer in the kernel's diagonal. With two
     authors         ⅓, ⅓, ⅓         NTK parameterization without biases, with which Loo et al. (2024) distilled
     width_matched   n₀/w : 1 : 1    the mean kernel of networks of the width w that will learn from the set
 
-and a learner of width 512 on 784 pixels has 0.43, 0.28, 0.28. A set that is optimal for one kernel need not be for
-another.
+and a learner of width 512 on 784 pixels has 0.43, 0.28, 0.28.
 """
 
 import copy

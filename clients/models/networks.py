@@ -1,10 +1,9 @@
 """The built-in networks: MLP, LeNet-5 (Loo et al. 2024, appendix J.1), ResNet-18 (He et al. 2016) and a small vision
 transformer (Dosovitskiy et al. 2021).
 
-ResNet-18 has the keys of torchvision's, so that published weights load. The transformer's layers are named as in timm's
-VisionTransformer, except the class token and the positions, which stand in `tokens`. Attention is written out: torch's
-fused kernels have no second derivative and no forward mode, which attacks need. Every parameter stands in a module
-without others inside, where opacus takes gradients of single images.
+ResNet-18 has the keys of torchvision's, so that published weights load; the transformer's layers those of timm's, but
+`tokens`. Attention is written out: torch's fused kernels have no second derivative, which attacks need. Every parameter
+stands in a module without others inside, where opacus takes gradients of single images.
 """
 
 import itertools

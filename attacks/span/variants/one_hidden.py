@@ -11,10 +11,9 @@ every image of a class nearly the same signal: on every unit the dual is 0 or s�
 class k but for one scale.
 
 **Search** (`two_valued`): of all vectors of the column space those that lie nearest to 0 or s·g on every unit, by turns
-of assigning units and projecting, as in k-means; assignments start soft. Units count by |g|⁻¹, which evens out what
-they tell. The last turns fit the signal, too, any W₂ᵀ r, and any of how W₂ moved. Images still missing lie in the span
-that those found leave: points of it show units that one of them leaves inactive, and the zeros there the dual. SPEAR
-(Dimitrov et al. 2024) and SPEAR++ (Bakarsky et al. 2025) look for sparse vectors, without the other value.
+of assigning units and projecting, as in k-means; assignments start soft. The last turns fit the signal, too, any W₂ᵀ r,
+and any of how W₂ moved. Images still missing lie in the span that those found leave, whose points show zeros of duals.
+SPEAR (Dimitrov et al. 2024) and SPEAR++ (Bakarsky et al. 2025) look for sparse vectors, without the other value.
 
 **Acceptance** by what no turn has used: a dual is made as sparse as it gets by its zeros alone (`sparse_duals`), and
 counts if it has more of them than chance and choice explain, and if W₂ explains most of the rest, less well after

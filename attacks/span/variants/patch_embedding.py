@@ -6,8 +6,7 @@ for any number of SGD steps, with momentum, and batches that all hold the same i
     ΔW = Σ_p δ_p x_pᵀ,    Δb = Σ_p δ_p,    ΔE_p = δ_p,
 
 δ_p the sum over the steps of the signal at position p. The update of the learned positions *is* δ, and one least
-squares, ΔW = ΔEᵀ X, gives every pixel: D equations for the P unknowns of a column of X. APRIL (Lu et al. 2022) solves
-for the embedded tokens of one step through the attention; here pixels come at once, after any number of steps.
+squares, ΔW = ΔEᵀ X, gives every pixel. APRIL (Lu et al. 2022) solves for embedded tokens, of one step.
 
 **Weight decay** multiplies a parameter by a factor of its own beside: (κ − 1) W, (κ' − 1) b and (κ'' − 1) E are added.
 Gradients keep Δb = Σ_p ΔE_p, so what breaks this equation is (κ' − 1) b − (κ'' − 1) Σ_p e_p: one number where both
