@@ -87,7 +87,7 @@ class BestPublic(PublicBaseline):
 
 
 def first_layer_residual(observation: Observation, images: Tensor, rank: int) -> Tensor | None:
-    """ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb], in float64; None if no such layer moved."""
+    """ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb]; None where no layer fed by them moved."""
     layer = first_layer_update(observation)
     if layer is None:
         return None

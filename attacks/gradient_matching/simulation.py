@@ -90,7 +90,7 @@ class SimulatedSteps:
 
 
 def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
-    """The images of every step as a loader cuts them from rows of `order` (epochs, N); the last row serves on."""
+    """The images of every step as a loader cuts them from rows of `order` (epochs, N), the last one again and again."""
     epochs = chain(order, repeat(order[-1]))
     return list(islice(chain.from_iterable(epoch.split(batch_size) for epoch in epochs), steps))
 

@@ -88,7 +88,7 @@ class Inverted:
 
     @property
     def trusted(self) -> Tensor:
-        """(M,) bool: whether decoys of maps as exact or more came back with more than half of their contrast."""
+        """(M,) bool: whether decoys of maps at least as exact lose less than half of their contrast's energy."""
         order = self.residual.argsort(stable=True)
         lost = self.decoy_error[order].square()
         counted = torch.arange(1, len(lost) + 1, device=lost.device)
