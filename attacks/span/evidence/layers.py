@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks.base import Facts
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
+from attacks.interface.torch_tools import torch_generator
 from attacks.networks.mlp import BatchNorm, DenseNetwork
 from attacks.span.thresholds import EVIDENCE
 from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum, decay_factor, without_decay
@@ -168,7 +169,7 @@ def with_batch_mean(initial: State, final: State, network: DenseNetwork) -> tupl
         W x̄ + b = (running mean after − (1 − momentum) · running mean before) / momentum,
 
     and more units than inputs tell x̄ by least squares, with an error bar. The update returned has a row along [x̄ | 1],
-    too, in a direction of units that no difference lies in. Raises NoBatchMean where there were several batches or none
+    too, in a direction of units that no difference has. Raises NoBatchMean where there were several batches or none
     is told, or x̄ is not determined.
     """
     initial, final, images = dict(initial), dict(final), 0
@@ -183,8 +184,13 @@ def with_batch_mean(initial: State, final: State, network: DenseNetwork) -> tupl
         if rank == len(values):
             raise NoBatchMean(f"the update of layer {weight!r} has full rank")
         images = images or rank + 1
-        added = signals[:, rank] * values[rank - 1] / (1 + center.square().sum()).sqrt()
-        final[weight], final[bias] = moved + added[:, None] * center, initial[bias].double() + added
+        seen = signals[:, :rank]  # rounding decides further columns, so that they differ from run to run
+        drawn = torch.randn(len(seen), generator=torch_generator(0, "batch mean"), dtype=seen.dtype).to(seen.device)
+        unseen = drawn - seen @ (seen.T @ drawn)
+        added = unseen / unseen.norm() * values[rank - 1] / (1 + center.square().sum()).sqrt()
+        ends = moved + added[:, None] * center, initial[bias].double() + added
+        # as parameters are: float64 would differ from run to run in the last digits, by where arrays lie in memory
+        final[weight], final[bias] = (end.to(initial[weight].dtype) for end in ends)
         biased = variance * (images - 1) / images  # the batch is divided by its own, the running one is the unbiased
         for name, value in zip(norm.statistics, (mean, biased), strict=True):
             initial[name] = final[name] = value
