@@ -11,7 +11,8 @@ features of 3,072 pixels. The features are found exactly, after one step as vert
 (`attacks.span.feature_space.cone`), else as behind any other body, but many images have them: ρ and λ
 cannot tell a wrong image from the private one. So it is the features that are accepted, by their ρ against that of
 decoys, and the images are the likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back
-from their features, and held otherwise.
+from their features, and held otherwise. A pilot on a few decoys comes first: where they stay far off, no image would
+be returned, and none is looked for.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from attacks.span.feature_space.cone import cone_features
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate, FoundImages
-from attacks.span.maps.inversion import MapTarget, invert_maps
+from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, invert_maps
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
@@ -179,7 +180,10 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
             return Acceptance(nothing, residual, vetoed, 1.0, facts, nothing, features)
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
-        found = invert_maps(target, evidence.shape, evidence.pixel_range, generator)
+        pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
+        found = None
+        if decoys_lost(target, pixels, descent, FEATURE.pilot_decoys, generator) < FEATURE.pilot_error:
+            found = invert_maps(target, pixels.shape, pixels.bounds, generator, descent=descent)
         trusted = torch.zeros(len(features), dtype=torch.bool) if found is None else found.trusted.cpu()
         images = nothing if found is None else found.images
         reason: str | None = None
