@@ -20,7 +20,10 @@ SINGULAR = 1e-12  # of the largest eigenvalue: gradients of outputs whose sum va
 @register
 @dataclass(frozen=True)
 class MeanImage(Attack):
-    """One image: the mean of the public images, or the mean pixel everywhere where there are none. residual: 1."""
+    """A baseline, no attack: the average of the public images, or plain grey where there are none.
+
+    One image, the mean pixel everywhere without public images. residual: 1.
+    """
 
     name: ClassVar[str] = "mean_image"
 
@@ -52,7 +55,7 @@ class PublicBaseline(Attack):
 @register
 @dataclass(frozen=True)
 class RandomPublic(PublicBaseline):
-    """As many public images, drawn at random, as there are private ones. residual: 1."""
+    """A baseline, no attack: public images drawn at random, as many as there are private ones. residual: 1."""
 
     name: ClassVar[str] = "random_public"
 
@@ -66,7 +69,7 @@ class RandomPublic(PublicBaseline):
 @register
 @dataclass(frozen=True)
 class BestPublic(PublicBaseline):
-    """As many public images as there are private ones: those that fit the update best.
+    """A baseline, no attack: the public images that fit the update best, as many as there are private ones.
 
     residual: where a trained layer sees the images, ρ(x) = 1 − ‖V[x; 1]‖² / ‖[x; 1]‖² with V the row space of its
     update, of rank N; elsewhere 1 − the largest squared cosine that Δθ has with a combination of the ∇f_k(θ₀; x).

@@ -36,7 +36,7 @@ from attacks.ntk.objective import (
 @register
 @dataclass(frozen=True)
 class KKTAttack(Attack):
-    """Search for images that explain the final network alone, as training until nothing changes would leave it.
+    """Search for images that alone explain the final network, where training went on until nothing changed.
 
     Sought are images x_j and multipliers λ_j ≥ 0 with θ_f = Σ_j λ_j y_j ∇f(θ_f; x_j).
 

@@ -85,8 +85,8 @@ def unexpected(error: BaseException) -> str:
         "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
     ) as file:
         file.write(stack)
-    whose = "which is no code of fedspill's" if user_code(error) else "this is a fault of fedspill"
-    return f"unexpected {said_by(error)}; {whose}, the stack is in {file.name}"
+    whose = ", which is no code of fedspill's" if user_code(error) else "; this is a fault of fedspill"
+    return f"unexpected {said_by(error)}{whose}; the stack is in {file.name}"
 
 
 def user_code(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,11 @@ class Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Go on without a reader: Rich would raise SystemExit."""
         self.quiet = True
+
+
+def command_again() -> str:
+    """The command that was typed, as one types it to go on: without --overwrite."""
+    return " ".join(["fedspill", *(shlex.quote(word) for word in sys.argv[1:] if word != "--overwrite")])
 
 
 def print_error(line: str) -> None:

@@ -49,7 +49,7 @@ DECAYS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations: there the step size falls t
 @register
 @dataclass(frozen=True)
 class GradientMatchingAttack(Attack):
-    """Search for images that give the same update when the client's training, if it is known, is repeated on them.
+    """Search for images that give the same update when the client's training, as far as it is known, is repeated.
 
     An adaptive attacker compares with the update nearest to the simulated one that compression would have turned into
     what was sent: in the intervals of known levels, on the side of zero of known signs, anywhere where an entry was

@@ -45,7 +45,7 @@ DUAL_START = 0.25
 @register
 @dataclass(frozen=True)
 class NTKAttack(Attack):
-    """Search for images whose gradients add up to the update, in every round that was observed.
+    """Search for images that would have changed the network as the update did, in every round observed.
 
     Sought are images x_j and duals α_j with Δθ = Σ_j α_j ∇_θ f(x_j).
 

@@ -87,26 +87,35 @@ class ImageScores:
         return ImageScores(**{name: values[places] for name, values in vars(self).items()})
 
 
-def score_images(private: Tensor, candidates: Tensor, pool: Pool) -> ImageScores:
+def score_images(private: Tensor, candidates: Tensor, pool: Pool, unmatched: ImageScores | None = None) -> ImageScores:
     """Match candidates to private images greedily by L2 and score every pair; equal private images are matched once. An
-    image left without a match is scored against the mean public image and counts as not identified."""
+    image left without a match is scored against the mean public image and counts as not identified. unmatched: these
+    scores of all of them, where they are there already; they cost more than those of a few candidates."""
+    if not len(candidates) and unmatched is not None:
+        return unmatched
     distinct = Distinct.among(private)
-    private = private[distinct.first]
-    mean_image = pool.public.mean(0, keepdim=True)
-    distance = distances(private, candidates).numpy()
-    match = greedy_match(distance)
-    guesses = torch.cat([candidates, mean_image])[match]  # -1 is the mean image
-    l2 = (guesses - private).flatten(1).double().norm(dim=1).numpy()
-    hungarian = torch.cat([candidates, mean_image])[hungarian_match(distance**2 * distinct.copies[:, None])]
-    scores = ImageScores(
-        match=match,
-        l2=l2,
-        psnr=psnr(private, guesses),
-        ssim=ssim(private, guesses),
-        identified=_nearest_is_own(private, guesses, match >= 0, l2, pool),
-        hungarian_psnr=psnr(private, hungarian),
-    )
+    own = private[distinct.first]
+    if not len(candidates):
+        guesses = pool.public.mean(0, keepdim=True).expand_as(own)
+        peak, none = psnr(own, guesses), np.full(len(own), -1)
+        l2, identified = _lengths(guesses - own), np.zeros(len(own), dtype=bool)
+        return ImageScores(none, l2, peak, ssim(own, guesses), identified, peak).at(distinct.of)
+    scores = (unmatched or score_images(private, candidates[:0], pool)).at(distinct.first)
+    distance = distances(own, candidates).numpy()
+    scores.match[:] = greedy_match(distance)
+    rows = np.flatnonzero(scores.match >= 0)
+    guesses, matched = candidates[scores.match[rows]], own[rows]
+    scores.l2[rows] = _lengths(guesses - matched)
+    scores.psnr[rows], scores.ssim[rows] = psnr(matched, guesses), ssim(matched, guesses)
+    scores.identified[rows] = _nearest_is_own(matched, guesses, scores.l2[rows], pool)
+    match = hungarian_match(distance**2 * distinct.copies[:, None])
+    rows = np.flatnonzero(match >= 0)
+    scores.hungarian_psnr[rows] = psnr(own[rows], candidates[match[rows]])
     return scores.at(distinct.of)
+
+
+def _lengths(images: Tensor) -> np.ndarray:
+    return images.flatten(1).double().norm(dim=1).numpy()
 
 
 def greedy_match(distance: np.ndarray) -> np.ndarray:
@@ -179,15 +188,13 @@ def ssim(a: Tensor, b: Tensor) -> np.ndarray:
     return likeness[..., edge:-edge, edge:-edge].mean((1, 2, 3), dtype=np.float64)
 
 
-def _nearest_is_own(private: Tensor, guesses: Tensor, matched: np.ndarray, l2: np.ndarray, pool: Pool) -> np.ndarray:
-    """Whether each guess is one, by `matched`, and nearer to its private image than to any other of the pool. Exact
-    copies of the private image are no others, nor are those of the guess, which may be a public image."""
-    identified = np.zeros(len(private), dtype=bool)
-    if not matched.any():
-        return identified
+def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:
+    """Whether each guess is nearer to its private image, at `l2`, than to any other of the pool. Exact copies of the
+    private image are no others, nor are those of the guess, which may be a public image."""
     numbers = numbers_of(private, guesses, pool.public, pool.private)
     images, guessed, everyone = np.split(numbers, np.cumsum([len(private), len(guesses)]))
-    for rows in np.array_split(np.flatnonzero(matched), matched.sum() // BLOCK + 1):
+    identified = np.zeros(len(private), dtype=bool)
+    for rows in np.array_split(np.arange(len(private)), len(private) // BLOCK + 1):
         others = (everyone != images[rows, None]) & (everyone != guessed[rows, None])
         nearer = distances(guesses[rows], torch.cat([pool.public, pool.private])).numpy() <= l2[rows, None]
         identified[rows] = ~(nearer & others).any(1)
@@ -263,5 +270,6 @@ def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
 def _l2(a: Tensor, b: Tensor) -> np.ndarray:
     if not len(b):
         return np.zeros((len(a), 0))
-    a, b = a.flatten(1).double(), b.flatten(1).double()
-    return torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist").numpy()
+    b = b.flatten(1).double()
+    blocks = (rows.flatten(1).double() for rows in a.split(BLOCK))
+    return torch.cat([torch.cdist(rows, b, compute_mode="use_mm_for_euclid_dist") for rows in blocks]).numpy()

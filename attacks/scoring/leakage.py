@@ -281,7 +281,7 @@ def score(
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
     mean_image = score_images(private, pool.public[:0], pool)
     floor, guesses, images = (
-        score_images(private, some, pool) if len(some) else mean_image for some in (*draws, reconstructed.clamp(0, 1))
+        score_images(private, some, pool, mean_image) for some in (*draws, reconstructed.clamp(0, 1))
     )
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
@@ -296,7 +296,7 @@ def score(
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
         kinds = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]).numpy()
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
-        class_floor = score_images(private, drawn, pool)
+        class_floor = score_images(private, drawn, pool, mean_image)
         recognized = floor_counts(hits_of(drawn, class_floor), copies).get("recognized", float("nan"))
     free = _others(hits.numbers, floor_hits, len(own))
     returned = slice(len(reconstructed))
@@ -323,6 +323,8 @@ def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.
     if not comparable(private):
         return float("nan")
     some = _draw(public, MOST_PUBLIC, generator)
+    if len(private) > MOST_PUBLIC:  # these pairs tell it as well
+        private = _draw(private, MOST_PUBLIC, generator)
     number = Distinct.among(torch.cat([private, some])).of
     copies = number[: len(private), None] == number[len(private) :]
     return threshold(np.where(copies, np.nan, Views(some).likeness(private)), returned)

@@ -57,9 +57,10 @@ SomeVariant = (
 @register
 @dataclass(frozen=True)
 class SpanAttack(SearchOptions, Attack):
-    """Solve for the exact images of small clients from what fully connected layers changed by.
+    """Compute the exact images of a small client from what its first layers changed by.
 
-    They are the points of the first layer's span whose features lie in the second layer's row space.
+    Where these are fully connected, they are the points of the first layer's span whose features lie in the second
+    layer's row space.
 
     Several pairs of one client are taken together: the span of all first-layer updates, and the second layer's test in
     every round. Where no round shows most of the images that all show together, as in the global checkpoints of a

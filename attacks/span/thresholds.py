@@ -271,6 +271,9 @@ class FEATURE(Thresholds):
     noise_ratio: float = 1.5  # times the largest singular value that noise like the smallest ones can have
     smallest_values: float = 0.95  # share of the singular values behind which that noise is measured
     determined: float = 0.9  # nonzero features per pixel from which an image is returned: fewer leave many images
+    few_descent: Descent = Descent(600, 0.05)  # from few features to pixels: ends as near as 2,500 steps do
+    pilot_decoys: int = 8
+    pilot_error: float = 0.85  # ‖x − d‖ of decoys by ‖their contrast‖ from which no image is sought
     few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
 
 

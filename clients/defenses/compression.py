@@ -40,7 +40,9 @@ def with_error_feedback(delta: State, memory: dict[str, Any], compress: Callable
 @register
 @dataclass(frozen=True)
 class TopK(Defense):
-    """Send the largest entries of the update only (Aji and Heafield 2017).
+    """Send only the largest changes of the update, a tenth of them by default, and zeros for the rest.
+
+    Aji and Heafield 2017.
 
     fraction: of all entries of the update, the largest ones, that are sent with their positions.
     error_feedback: add what was not sent to the next round's update (Stich et al. 2018).
@@ -72,7 +74,9 @@ class TopK(Defense):
 @register
 @dataclass(frozen=True)
 class RandomK(Defense):
-    """Send entries of the update that are drawn at random only (Aji and Heafield 2017).
+    """Send only a random part of the update, a tenth by default, and zeros for the rest.
+
+    Aji and Heafield 2017.
 
     fraction: of all entries, drawn anew in every round; the seed that both sides know stands for their positions.
 
@@ -105,8 +109,9 @@ def _masked(delta: State, kept: Tensor, factor: float = 1.0) -> State:
 @register
 @dataclass(frozen=True)
 class Quantization(Defense):
-    """Uniform quantization of every tensor of the update between its extremes, to the nearest level or at random
-    (QSGD).
+    """Round every number of the update to one of a few levels before it is sent.
+
+    Uniform, for every tensor between its extremes; to the nearest level, or at random (QSGD).
 
     bits: of each entry, 2^bits levels.
     stochastic: round up or down at random, right in expectation.
@@ -143,7 +148,7 @@ SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}  # the leading one, which is n
 @register
 @dataclass(frozen=True)
 class HalfPrecision(Defense):
-    """Half precision: the checkpoint travels in 16 bits, as a federation that trains in bfloat16 sends it.
+    """Send parameters in 16 bits in the place of 32, as a federation that trains in bfloat16 does.
 
     dtype: in which the client sends its parameters (not their change), each rounded to the nearest such number.
 
@@ -168,8 +173,9 @@ class HalfPrecision(Defense):
 @register
 @dataclass(frozen=True)
 class SignSGD(Defense):
-    """Send the sign of every entry and, for each tensor, the mean magnitude of its entries, by which it is multiplied.
+    """Send only whether each parameter went up or down, and for each layer by how much on average.
 
+    The scaled sign: it is multiplied by the mean magnitude of its tensor's entries.
     One bit has no zero: an entry of 0 is sent as positive. The server averages what it gets, there is no majority vote.
     error_feedback: add what the signs lack to the next round's update, as the scaled form needs in order to converge.
     """
@@ -203,7 +209,7 @@ FACTORS = "factors"  # of the last round, in the defense's memory
 @register
 @dataclass(frozen=True)
 class PowerSGD(Defense):
-    """PowerSGD: every layer's update is sent as the product of two small matrices.
+    """Send the update of every layer in a compressed form, as the product of two small matrices (PowerSGD).
 
     M (rows, columns) becomes P Qᵀ by one step of subspace iteration: P = orthonormal(M Q), Q = Mᵀ P (algorithm 1).
 

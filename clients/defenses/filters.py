@@ -22,7 +22,7 @@ from clients.training import TrainingLoop, planned_steps
 @register
 @dataclass(frozen=True)
 class Clipping(Defense):
-    """Shrink an update that is larger than a limit to that limit.
+    """Shrink an update that is larger than a limit to that limit, and change no other.
 
     It becomes Δθ · min(1, norm / ‖Δθ‖₂).
 
@@ -41,7 +41,9 @@ class Clipping(Defense):
 @register
 @dataclass(frozen=True)
 class Noise(Defense):
-    """Add Gaussian noise to the update, relative to its size: no guarantee, the baseline of defenses that have one.
+    """Add random noise to the update before it is sent, relative to its size, without any guarantee.
+
+    The baseline of defenses that have one; the noise is Gaussian.
 
     scale: expected norm of the noise, relative to ‖Δθ‖₂.
     """
@@ -88,8 +90,9 @@ def mean_step(delta: State, context: DefenseContext) -> tuple[Tensor, int]:
 @register
 @dataclass(frozen=True)
 class Percentile(PerStepFilter):
-    """NVIDIA FLARE's PercentilePrivacy: share only the largest changes, and those truncated (Shokri and Shmatikov
-    2015).
+    """Send only the largest changes of the update, each cut off at a limit (NVIDIA FLARE's PercentilePrivacy).
+
+    Shokri and Shmatikov 2015.
 
     percentile: of the magnitudes of all entries, 0 to 100; those below it become 0.
     gamma: what is left of a mean local step is clipped to [−γ, γ].
@@ -120,7 +123,9 @@ class Percentile(PerStepFilter):
 @register
 @dataclass(frozen=True)
 class SVT(PerStepFilter):
-    """NVIDIA FLARE's SVTPrivacy: entries chosen by the sparse vector technique, truncated and sent with Laplace noise.
+    """Send a part of the larger changes only, chosen and sent with noise (NVIDIA FLARE's SVTPrivacy).
+
+    Chosen by the sparse vector technique, truncated, and with Laplace noise.
 
     fraction: of all entries that are sent, c of them.
     epsilon: of choosing them, for threshold and queries together as 1 : (2c)^⅔.

@@ -21,8 +21,10 @@ OWN = "own"  # the client's values of its layers, in the defense's memory
 @register
 @dataclass(frozen=True)
 class PersonalLayers(Defense):
-    """Layers that stay with the client: a personal head (FedPer, Arivazhagan et al. 2019) or body (LG-FedAvg, Liang et
-    al. 2020), or local normalization (FedBN, Li et al. 2021; its statistics alone: SiloBN, Andreux et al. 2020).
+    """Keep some layers at the client, which never sends them: by default the last one.
+
+    A personal head (FedPer, Arivazhagan et al. 2019) or body (LG-FedAvg, Liang et al. 2020), or local normalization
+    (FedBN, Li et al. 2021; its statistics alone: SiloBN, Andreux et al. 2020).
 
     patterns: names of what is kept, with * and ?, parameters and statistics of BatchNorm; default: the last layer,
         as FedPer.

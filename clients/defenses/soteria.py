@@ -24,7 +24,9 @@ AT_ONCE = 64  # entries of r differentiated together: bounds the memory
 @register
 @dataclass(frozen=True)
 class Soteria(Defense):
-    """Soteria (Sun et al. 2021): the gradient of the last layer without what tells most of the images.
+    """Train without those inputs of the last layer that tell most of the images (Soteria).
+
+    Sun et al. 2021: they are left out of its gradient in every step.
 
     fraction: of the representation's entries that are pruned in every step, the 60 % of the authors' example.
     """

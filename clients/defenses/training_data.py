@@ -27,7 +27,7 @@ from clients.training import Batch, encode_targets
 @register
 @dataclass(frozen=True)
 class Augmentation(Defense):
-    """Data augmentation: every step sees the images shifted, flipped and noised anew, so no image is fitted as it is.
+    """Train on images that are shifted, flipped and noised anew in every step, so that none is seen as it is.
 
     shift: pixels, at most, in each direction, wrapped around.
     flip: mirror half of the images.
@@ -69,7 +69,9 @@ def _view(images: Tensor, shift: tuple[int, int], flip: bool) -> Tensor:
 @register
 @dataclass(frozen=True)
 class Mixup(Defense):
-    """Mixup (Zhang et al. 2018): every step sees convex combinations of two images and of their losses.
+    """Train on blends of two images each, drawn anew in every step (Mixup).
+
+    Zhang et al. 2018: convex combinations of images and of their losses.
 
     alpha: of the Beta(α, α) distribution of the weight, drawn for each batch.
     """
@@ -96,8 +98,9 @@ RIDGE = 1e-6  # of the kernel's mean diagonal
 @register
 @dataclass(frozen=True)
 class PruneEasiest(Defense):
-    """Leave out the images that are easiest to reconstruct, those with the largest duals (Loo et al. 2024, sec. 6,
-    C.1).
+    """Train without the images that an attack would find most easily.
+
+    Those with the largest duals (Loo et al. 2024, sec. 6, C.1).
 
     fraction: of the client's images that are left out, as they are at the parameters received in its first round.
 
@@ -196,9 +199,9 @@ class DistilledTraining(Defense):
 @register
 @dataclass(frozen=True)
 class KIPTraining(DistilledTraining):
-    """Train on few synthetic images instead of the private ones: kernel inducing points (KIP).
+    """Train on a few synthetic images that stand for the private ones (KIP).
 
-    Nguyen et al. 2021: the set from which kernel regression predicts the data.
+    Kernel inducing points, Nguyen et al. 2021: the set from which kernel regression predicts the data.
     """
 
     name: ClassVar[str] = "kip"
@@ -207,7 +210,7 @@ class KIPTraining(DistilledTraining):
 @register
 @dataclass(frozen=True)
 class RKIPTraining(DistilledTraining):
-    """Train on few synthetic images that resemble no private one more than they need to (RKIP).
+    """Train on a few synthetic images that are kept from resembling private ones (RKIP).
 
     KIP in the norm of the reconstruction loss, at infinite width.
     """
@@ -218,9 +221,9 @@ class RKIPTraining(DistilledTraining):
 @register
 @dataclass(frozen=True)
 class RKIPFiniteTraining(DistilledTraining):
-    """Train on few synthetic images made with the client's own network (RKIP at finite width).
+    """Train on a few synthetic images, as `rkip` does, made with the client's own network.
 
-    They are reconstructed from its linearized training, and relabelled.
+    RKIP at finite width: they are reconstructed from its linearized training, and relabelled.
     """
 
     name: ClassVar[str] = "rkip_finite"

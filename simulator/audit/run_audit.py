@@ -18,7 +18,7 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.plan import FIRST, TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
+from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import MINUTES, REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
@@ -158,7 +158,7 @@ def run_audit(
 
 
 def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
-    """Write the observations, and return a job for each of them and each attack."""
+    """Write the observations, and return a job for each of them and each attack, one attack after the other."""
     store, shape = CellStore(plan.out), plan.options.shape
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
     setting = plan.setting(timeout)
@@ -167,7 +167,7 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
         pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
         store.save_observation(recorded.model_copy(update={"pairs": pairs}), plan.knowledge(key))
     jobs = [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
-    return sorted(jobs, key=lambda job: job.attack.name != FIRST)
+    return sorted(jobs, key=lambda job: plan.attacks.index(job.attack))
 
 
 def _results(

@@ -1,8 +1,6 @@
 """`fedspill audit`: what does a recorded federation give away?"""
 
 import re
-import shlex
-import sys
 from inspect import signature
 
 from simulator.audit.price import MINUTES, describe_rest
@@ -13,6 +11,7 @@ from simulator.cli.options import AuditCommand
 from simulator.cli.output import Answer, here, say
 from simulator.reports.gate import parse_limits
 from simulator.run.display import interruptible, run_display
+from simulator.terminal import command_again
 
 # that --fail-above may name
 DEFAULT_NAMES, THREAT_MODELS = ("mean_image", "span", "ntk"), ("server", "observer", "history")
@@ -42,6 +41,6 @@ def audit(typed: AuditCommand) -> Answer:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
     answer = finish_run(run.path, figures=not finished, shown=shown)
     if rest := describe_rest(run.leakage):
-        again = re.sub(r" --overwrite\b| --minutes[ =]\S+", "", shlex.join(["fedspill", *sys.argv[1:]]))
+        again = re.sub(r" --minutes[ =]\S+", "", command_again())
         say(f"{rest}. They go on with:\n  {again} --minutes 0")
     return answer

@@ -1,6 +1,5 @@
 """Show a run on the screen: the verdict, then a line for each client, in 80 columns and without a cell cut."""
 
-import json
 import textwrap
 
 import pandas as pd
@@ -8,6 +7,7 @@ from rich.table import Table
 
 from simulator.reports.tables import CLOSER, cells_of, grid, in_letters, key_cells, worth_showing
 from simulator.reports.verdict import TITLES, Verdict
+from simulator.reports.verdict_words import sentence, told
 from simulator.results.keys import ALL
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
 
@@ -58,14 +58,13 @@ def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
 
 
 def granted_lines(rows: pd.DataFrame) -> list[str]:
-    """Say what was granted beyond the checkpoints, and if that differs, to whom."""
-    names = rows.knowledge.map(lambda text: ", ".join(json.loads(text)) if isinstance(text, str) and text else "")
-    names = names[rows.status == "ok"]
-    if names.nunique() < 2:
-        return [f"granted knowledge: {text or 'none'}" for text in names.unique()]
-    own = rows.loc[names.index]
+    """Say what attacks were told beyond the checkpoints, and if that differs, which of them."""
+    own = rows[rows.status == "ok"]
+    words = pd.Series([sentence(told(row)) for _, row in own.iterrows()], own.index, dtype="object")
+    if words.nunique() < 2:
+        return list(words.unique())
     views = own.client.map(lambda client: "who sees all clients together" if client == ALL else "who sees one client")
     simple = (own.threat_model, own.attack, views)  # the first that grants go by
     both = own.threat_model + " " + own.attack
-    who = next((labels for labels in simple if (names.groupby(labels).nunique() == 1).all()), both)
-    return [f"granted knowledge: {text or 'none'}: {', '.join(own.unique())}" for text, own in who.groupby(names)]
+    who = next((labels for labels in simple if (words.groupby(labels).nunique() == 1).all()), both)
+    return [f"{', '.join(one.unique())}: {text[:1].lower()}{text[1:]}" for text, one in who.groupby(words)]

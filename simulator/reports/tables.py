@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from simulator.reports.benchmark_table import NONE, strongest
-from simulator.reports.verdict_words import at_worst, told, viewer
+from simulator.reports.verdict_words import at_worst, told_briefly, viewer
 from simulator.results.cells import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
@@ -216,7 +216,7 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
     if leakage.recovered.isna().all():  # nobody knows the true images
         cells = {replace(name, meaning=FOUND) if name.name == "recovered" else name: own for name, own in cells.items()}
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
-    cells[told_column] = [told(value).removeprefix("told ").partition(", which")[0] for value in frame.knowledge]
+    cells[told_column] = [told_briefly(row) for _, row in frame.iterrows()]
     cells[Heading("status")] = [str(value) for value in frame.status]
     remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
     cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in frame.detail]
@@ -238,7 +238,7 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst = worst_of(own)
         where = f"{owner(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
-        known, members = told(worst.knowledge).removeprefix("told "), own[own.membership_told.notna()]
+        known, members = told_briefly(worst), own[own.membership_told.notna()]
         most = members.loc[members.membership_told.idxmax()] if len(members) else None
         lines.append(
             (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known, at_worst(worst),

@@ -224,7 +224,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
         subject = "All clients together are" if worst.client == ALL else f"Client {worst.client} is"
         return (
             f"{subject} exposed worst{in_this_setting(worst, good)}: in round {worst['round']} "
-            f"{viewer(worst.threat_model)} {_images(worst)} by attack {worst.attack!r}, {told(worst.knowledge)}"
+            f"{viewer(worst.threat_model)} {_images(worst)} by attack {worst.attack!r}, {told(worst)}"
         )
     if "members" in exposed:
         return membership_headline(good, tested)

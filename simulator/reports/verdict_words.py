@@ -4,16 +4,18 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from attacks import Knowledge
-from simulator.results.keys import owner
+from simulator.results.keys import ALL, owner
 from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
 ABOUT = Knowledge.about()
 OF_PIXELS = {name: ABOUT[name].words for name in PARTICIPANTS}
+REPORTED = "the number of images (num-examples), which clients report to FedAvg"
+SERVERS = ("server", "server_history")  # who see what clients report; who sees a client by itself is one
 VIEWERS = {
     "server": "the server",
     "observer": "an observer of the global model",
@@ -38,15 +40,24 @@ GUESS = r"\bimages (is )?a guess"  # in `detail`: the number of private images i
 LONGEST = 320  # letters of one reason
 
 
-def told(knowledge: Any) -> str:
-    """Say what the column `knowledge` grants, as the end of a sentence: "told nothing but the mean of the pixels"."""
+def told(row: pd.Series) -> str:
+    """Say what the column `knowledge` of a row grants, as the end of a sentence. What the protocol alone tells is
+    called so: the mean and the range of the pixels, and to a server the number of images, by which FedAvg weights."""
+    knowledge = row.knowledge
     fields = json.loads(knowledge) if isinstance(knowledge, str) and knowledge else {}
-    more = [(ABOUT[name].words if name in ABOUT else name) or name for name in fields if name not in PARTICIPANTS]
-    usual = [words for name, words in OF_PIXELS.items() if name in fields]
-    pixels = f"{listed(usual)} of the pixels, which every participant knows" if usual else ""
-    if more:
-        return f"told {listed(more)}" + (f", and {pixels}" if pixels else "")
-    return f"told nothing but {pixels}" if pixels else "told nothing"
+    reported = "num_private" in fields and (row.client != ALL or row.threat_model in SERVERS)
+    known = [REPORTED] if reported else []
+    if usual := [words for name, words in OF_PIXELS.items() if name in fields]:
+        known.append(f"{listed(usual)} of the pixels, which every participant knows")
+    named = {*PARTICIPANTS, *(["num_private"] if reported else [])}
+    more = [(ABOUT[name].words if name in ABOUT else name) or name for name in fields if name not in named]
+    said = ", and ".join([listed(more), *known] if more else known) or "nothing"
+    return f"told {said}" if more or not known else f"told nothing but {said}"
+
+
+def told_briefly(row: pd.Series) -> str:
+    """As `told`, for the cell of a table."""
+    return re.sub(r", which [^,]*", "", told(row)).removeprefix("told ")
 
 
 def viewer(threat_model: str) -> str:

@@ -27,7 +27,7 @@ from rich.text import Text
 from attacks.calibration import CHANCE
 from simulator.errors import printable
 from simulator.results.keys import owner
-from simulator.terminal import Terminal, print_error
+from simulator.terminal import Terminal, command_again, print_error
 
 QUIET = 30.0  # seconds between lines that say how far something is
 LINES = 20  # on finished attacks, about
@@ -251,7 +251,8 @@ def interruptible(display: Display) -> Iterator[None]:
         for one in before:
             signal.signal(one, lambda again, frame: os._exit(128 + again))
         display.stop()
-        print("fedspill: interrupted; the same command goes on from here", file=sys.stderr, flush=True)
+        print_error("interrupted; what is over is kept, and `fedspill report` shows it. This goes on from here:")
+        print(f"  {command_again()}", file=sys.stderr, flush=True)
         os._exit(128 + signum)
 
     before = {}

@@ -102,9 +102,10 @@ def invert_maps(
     bounds: tuple[Tensor, Tensor] | None,
     generator: torch.Generator,
     progress: Progress = silent,
+    descent: Descent | None = None,
 ) -> Inverted | None:
-    """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in one
-    batch; then as many decoys, from one start each.
+    """Images (M, C, H, W) whose maps are the wanted ones, by `descent`, by default `MAP_INVERSION.descent`, from several
+    random starts in one batch; then as many decoys, from one start each.
 
     None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
     decoys, ends no nearer to them than their mean colours, as with random weights.
@@ -113,11 +114,10 @@ def invert_maps(
     where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
     """
     own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
-    descent = _affordable(target)
+    descent = _affordable(target, descent or own.descent)
     if descent is None:
         return None
-    middle = pixels.decoys(own.pilot_decoys, generator).to(wanted)
-    if float(_decoy_error(target, middle, wanted.new_zeros(()), pixels, own.pilot, generator).mean()) >= 1:
+    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
         return None
     images, residual = _descended(target, pixels, descent, own.starts, generator, progress)
     best = residual.view(own.starts, -1).argmin(0) * len(wanted) + torch.arange(len(wanted), device=wanted.device)
@@ -129,12 +129,20 @@ def invert_maps(
     return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator))
 
 
-def _affordable(target: MapTarget) -> Descent | None:
-    """`MAP_INVERSION.descent` with as many steps, of three forward passes each, as are affordable; None for too few."""
+def decoys_lost(
+    target: MapTarget, pixels: "PixelSpace", descent: Descent, count: int, generator: torch.Generator
+) -> float:
+    """The mean of ‖x − d‖ / ‖d − its mean colour‖ of the images x that the exact maps of so many decoys d lead to."""
+    decoys = pixels.decoys(count, generator).to(target.wanted)
+    return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), pixels, descent, generator).mean())
+
+
+def _affordable(target: MapTarget, descent: Descent) -> Descent | None:
+    """The descent with as many steps, of three forward passes each, as are affordable; None for too few."""
     images = len(target.wanted) * (MAP_INVERSION.starts + 1)
-    steps = int(min(MAP_INVERSION.descent.steps, MAP_INVERSION.most_work / max(1.0, 3 * target.cost * images)))
-    few = min(MAP_INVERSION.fewest_steps, MAP_INVERSION.descent.steps)
-    return None if steps < few else replace(MAP_INVERSION.descent, steps=steps)
+    steps = int(min(descent.steps, MAP_INVERSION.most_work / max(1.0, 3 * target.cost * images)))
+    few = min(MAP_INVERSION.fewest_steps, descent.steps)
+    return None if steps < few else replace(descent, steps=steps)
 
 
 def _decoy_error(

@@ -8,7 +8,8 @@ never minimized. Where the rank shows single steps, images first used at a later
 **Much fewer features than pixels** (`FewFeaturesVariant`), as behind max pooling: the features are found exactly, after
 one step as vertices of a cone that tells N as well (`attacks.span.feature_space.cone`), but ρ and λ cannot tell apart
 the many images that have them. So the features are accepted, by their ρ against that of decoys, and the images are the
-likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back from theirs, else held.
+likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back from theirs, else held. Where
+a few decoys stay far off from exact features, no image would be returned, and none is looked for.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from attacks.span.feature_space.cone import cone_features
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
-from attacks.span.maps.inversion import MapTarget, invert_maps
+from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, invert_maps
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
@@ -172,7 +173,10 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
             return Acceptance(nothing, residual, f"nothing returned: {vetoed}", 1.0, facts, nothing, features)
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
-        found = invert_maps(target, evidence.shape, evidence.pixel_range, generator)
+        pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
+        found = None
+        if decoys_lost(target, pixels, descent, FEATURE.pilot_decoys, generator) < FEATURE.pilot_error:
+            found = invert_maps(target, pixels.shape, pixels.bounds, generator, descent=descent)
         trusted = torch.zeros(len(features), dtype=torch.bool) if found is None else found.trusted.cpu()
         reason: str | None = None
         if not trusted.all():

@@ -29,7 +29,9 @@ LARGEST_EPSILON = 10_000.0
 @register
 @dataclass(frozen=True)
 class DPSGD(Defense):
-    """DP-SGD (Abadi et al. 2016) by opacus: gradients clipped image by image, Gaussian noise, Poisson-sampled batches.
+    """Limit what each image changes in a step, and add noise: a guarantee for every image, ε (DP-SGD).
+
+    Abadi et al. 2016, by opacus: gradients clipped image by image, Gaussian noise, Poisson-sampled batches.
 
     max_grad_norm: bound on the norm of one image's gradient.
     epsilon: what all rounds of the federation together may spend at `delta`, default 8; the noise follows from it.

@@ -31,7 +31,9 @@ STRATEGIES = "simulator.run.central_dp"  # Flower's, with noise that fits the re
 @register
 @dataclass(frozen=True)
 class CentralDP(Defense):
-    """Central differential privacy by Flower's strategies: updates clipped, Gaussian noise on their mean.
+    """Add noise to the mean of all updates, each limited in size first: hides clients from all but the server.
+
+    Central differential privacy, by Flower's strategies.
 
     noise_multiplier: standard deviation of the noise on the mean, relative to what the heaviest client can move it
         by, which is clipping_norm times its weight.
@@ -110,7 +112,7 @@ def _changes_update(defense: Defense) -> bool:
 @register
 @dataclass(frozen=True)
 class LocalDP(Defense):
-    """Flower's LocalDpMod: the client limits the size of its update and adds noise before it sends it.
+    """Limit the size of the update, and add noise at the client before it is sent (Flower's LocalDpMod).
 
     The update is clipped to `clipping_norm`, with Gaussian noise of standard deviation
     sensitivity · √(2 ln(1.25/δ)) / ε on every entry.

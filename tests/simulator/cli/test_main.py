@@ -216,7 +216,7 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_its_stack_a_file(fedspill,
     said, _, file = line.rpartition(" ")
     assert result.returncode == 1
     assert said == (
-        "fedspill: unexpected ZeroDivisionError: division by [/zero]; this is a fault of fedspill, the stack is in"
+        "fedspill: unexpected ZeroDivisionError: division by [/zero]; this is a fault of fedspill; the stack is in"
     )
     assert "in broken" in Path(file).read_text(encoding="utf-8")
     Path(file).unlink()

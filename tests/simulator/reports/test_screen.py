@@ -6,6 +6,7 @@ from rich.console import Console
 
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
 from simulator.reports.verdict import Verdict
+from simulator.reports.verdict_words import REPORTED
 from simulator.results.schema import LEAKAGE
 
 ROW = dict.fromkeys(LEAKAGE.columns, np.nan) | {
@@ -72,8 +73,8 @@ def test_the_widest_rows_fold_their_texts_and_leave_out_what_tells_least():
         {"num_private": 100, "recovered": 91, "knowledge": '{"labels": [1], "num_private": 8}', "seed": 1},
     )  # fmt: skip
     assert granted_lines(rows) == [
-        "granted knowledge: labels, num_private: server",
-        "granted knowledge: num_private: server_history",
+        f"server_history: told nothing but {REPORTED}.",
+        f"server: told their labels, and {REPORTED}.",
     ]
     for table in (client_table(rows, [], 80), full_table(rows, [], 80)):
         said = lines(table)
@@ -85,21 +86,21 @@ def test_what_all_attacks_of_somebody_are_granted_is_said_once():
     rows = frame({"attack": "ntk"}, {"attack": "span"}, told | {"threat_model": "history", "attack": "ntk"},
                  told | {"threat_model": "history", "attack": "span"})  # fmt: skip
     assert granted_lines(rows) == [
-        "granted knowledge: num_private: server",
-        "granted knowledge: num_private, steps: history",
+        f"server: told nothing but {REPORTED}.",
+        f"history: told the number of steps, and {REPORTED}.",
     ]
     union = {"client": -1, "knowledge": "{}"}
     views = frame(
         {}, {"threat_model": "history"}, union | {"threat_model": "observer"}, union | {"threat_model": "history"}
     )
     assert granted_lines(views) == [
-        "granted knowledge: none: who sees all clients together",
-        "granted knowledge: num_private: who sees one client",
+        f"who sees one client: told nothing but {REPORTED}.",
+        "who sees all clients together: told nothing.",
     ]
     adaptive = frame({}, told | {"attack": "ntk-adaptive"})
-    assert granted_lines(adaptive)[1] == "granted knowledge: num_private, steps: ntk-adaptive"
+    assert granted_lines(adaptive)[1] == f"ntk-adaptive: told the number of steps, and {REPORTED}."
     mixed = frame({}, {"attack": "span"}, told, told | {"attack": "span", "threat_model": "history"})
-    assert granted_lines(mixed)[1] == "granted knowledge: num_private, steps: server ntk, history span"
+    assert granted_lines(mixed)[1] == f"server ntk, history span: told the number of steps, and {REPORTED}."
 
 
 def test_scores_stand_beside_the_floor_of_the_better_of_two_attackers_who_know_nothing():

@@ -8,6 +8,7 @@ from rich.console import Console
 from docs.reference.scenarios import reference
 from simulator.reports.screen import full_table, granted_lines
 from simulator.reports.tables import defenses_grid, in_letters, leakage_grid, legend
+from simulator.reports.verdict_words import REPORTED
 from simulator.results.schema import LEAKAGE
 
 
@@ -102,7 +103,7 @@ def test_runs_from_before_these_columns_are_still_printed():
 
 
 def test_grants_that_differ_in_their_values_alone_are_said_once():
-    assert granted_lines(rows(client=-1, knowledge='{"num_private": 16}')) == ["granted knowledge: num_private"]
+    assert granted_lines(rows(client=-1, knowledge='{"num_private": 16}')) == [f"Told nothing but {REPORTED}."]
 
 
 def test_a_cell_is_the_same_on_the_screen_and_on_the_page():
