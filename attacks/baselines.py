@@ -14,7 +14,7 @@ from attacks.networks.probing import evaluating, run_network
 from attacks.update.private_set import infer_or_assume_pixel_mean
 from attacks.update.spectrum import Spectrum, first_layer_update
 
-SINGULAR = 1e-12  # of the largest eigenvalue: gradients of outputs whose sum vanishes, as under softmax, lie below
+SINGULAR = 1e-12  # of the largest eigenvalue: smaller ones count as 0, as one does where softmax outputs sum to 1
 
 
 @register
@@ -32,13 +32,13 @@ class MeanImage(Attack):
     ) -> Reconstruction:
         if knowledge.public_images is not None:
             return Reconstruction(knowledge.public_images.float().mean(0, keepdim=True), torch.ones(1))
-        image = torch.zeros((1, *observation.input_shape))  # what is left of the mean pixel after its subtraction
+        image = torch.zeros((1, *observation.input_shape))  # the mean pixel, as normalized for the network
         mean, assumed = infer_or_assume_pixel_mean(observation, knowledge)
         return Reconstruction(image, torch.ones(1), pixel_mean=mean, warnings=tuple(assumed))
 
 
 class PublicBaseline(Attack):
-    """What the baselines share that return public images: as many as there are private ones."""
+    """Base of the baselines that return public images, as many as there are private ones."""
 
     infers: ClassVar[tuple[str, ...]] = ("num_private",)
 
@@ -46,7 +46,7 @@ class PublicBaseline(Attack):
         knowledge.require(self.name, "public_images")
 
     def chosen(self, knowledge: Knowledge, order: Tensor, residual: Tensor, *warnings: str) -> Reconstruction:
-        """The first N of the public images in this order, with their residuals (P,)."""
+        """The first N public images of `order` (P,), with their `residual` (P,)."""
         public, count = _public(knowledge), knowledge.num_private or 1
         few = (f"{count} images wanted, {len(public)} are public",) if len(public) < count else ()
         return Reconstruction(public[order[:count]], residual[order[:count]], warnings=(*warnings, *few))
@@ -71,8 +71,8 @@ class RandomPublic(PublicBaseline):
 class BestPublic(PublicBaseline):
     """A baseline, no attack: the public images that fit the update best, as many as there are private ones.
 
-    residual: where a trained layer sees the images, ρ(x) = 1 − ‖V[x; 1]‖² / ‖[x; 1]‖² with V the row space of its
-    update, of rank N; elsewhere 1 − the largest squared cosine that Δθ has with a combination of the ∇f_k(θ₀; x).
+    residual: ρ(x) = 1 − ‖V[x; 1]‖² / ‖[x; 1]‖², V the N top right singular vectors of the update of the layer that sees
+    the images; if no trained layer does, 1 − max_α cos²(Δθ, Σ_k α_k ∇f_k(θ₀; x)) over outputs k.
     """
 
     name: ClassVar[str] = "best_public"
@@ -132,6 +132,6 @@ def gradient_residual(observation: Observation, images: Tensor, progress: Progre
 
 
 def _public(knowledge: Knowledge) -> Tensor:
-    """The public images (P, C, H, W), in float32 on the CPU; the check saw that there are some."""
+    """The public images (P, C, H, W), in float32 on the CPU; `check_requirements` saw to it."""
     assert knowledge.public_images is not None
     return knowledge.public_images.float().cpu()

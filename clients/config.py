@@ -18,7 +18,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0, le=1e36)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Crowd = Annotated[int, Field(ge=1, le=10**6)]  # of rounds, of clients
-Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timers take no more than a time of day can
+Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timers refuse far longer times
 
 
 Made = TypeVar("Made")
@@ -86,7 +86,7 @@ class DataConfig(Section):
     )
     std: list[Positive] = Field(
         default_factory=list,
-        description="per-channel deviation that every client divides by after that, e.g. [0.3081]; default none",
+        description="per-channel standard deviation that clients then divide by, e.g. [0.3081]; default none",
     )
     image_column: str = Field("image", description="hub data sets: column of the images")
     label_column: str = Field("label", description="hub data sets: column of the labels")
@@ -100,7 +100,7 @@ class PartitionConfig(Section):
     )
     images: Count | list[Count] | None = Field(
         None,
-        description="exact, balanced: images of each client (default 8); else at most so many of each share",
+        description="exact, balanced: images of each client (default 8); other kinds: limit for each client",
     )
     alpha: Positive = Field(0.5, description="dirichlet: concentration")
     classes: Count = Field(2, description="pathological: classes per client")
@@ -191,7 +191,7 @@ class ModelConfig(Section):
     )
     outputs: Count | None = Field(None, description="default: 1 for two groups under mse or hinge, else one per class")
     initialization: Literal["lecun_truncated", "lecun", "own"] | None = Field(
-        None, description="default lecun_truncated (as Flax), and `own` for your own factory"
+        None, description="default lecun_truncated (as Flax); for your own factory `own`"
     )
     precision: Literal["float32", "float64"] = Field("float32", description="of parameters, training and checkpoints")
     checkpoint: str | None = Field(
@@ -199,9 +199,7 @@ class ModelConfig(Section):
     )
     replace_head: bool = Field(False, description="draw the last linear layers anew after checkpoint and pretraining")
     pretrain: PretrainConfig | None = Field(None, description="train on public images before the first round")
-    frozen: list[str] = Field(
-        default_factory=list, description="parameter names, with * and ?, that clients leave alone"
-    )
+    frozen: list[str] = Field(default_factory=list, description="names, with * and ?, of parameters not to train")
 
     @model_validator(mode="before")
     @classmethod
@@ -223,7 +221,7 @@ class ModelConfig(Section):
         return {**shared, "options": options}
 
     def without_initial_weights(self) -> "ModelConfig":
-        """Return the network without the origin of its weights, for those who are given them."""
+        """Return the network without the origin of its weights, for receivers of the weights."""
         return self.model_copy(update={"checkpoint": None, "pretrain": None})
 
     def with_options(self, **options: Any) -> "ModelConfig":

@@ -103,7 +103,7 @@ def local_update(
 ) -> ClientUpdate:
     """Train on the partition of `client`, starting from `received`, behind the defenses of the scenario.
 
-    data: with the partition, default the scenario's. proximal: μ of FedProx. memory: of each defense between rounds, by
+    data: the split images; default: the scenario's. proximal: μ of FedProx. memory: of each defense between rounds, by
     its label; changed in place. run_mod: runs Flower mods.
     """
     torch.set_num_threads(config.threads)

@@ -167,9 +167,9 @@ def blended(
     factor: float,
     radius: float,
 ) -> list[Tensor]:
-    """The gradients in `variables` at these, blended with those a step of length `radius` up the slope.
+    """The distance's gradients at `variables`, blended with those after a step of length `radius` uphill.
 
-    gradients_at: of the distance, at other values of the variables. The first, the images, takes the step.
+    gradients_at: the gradients at given variables. The first one, the images, takes the step.
     """
     images, *others = variables
     here = gradients_at(variables)

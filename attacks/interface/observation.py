@@ -16,9 +16,9 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> None:
     """Raise InputError for a tensor without values, of another layout than a dense one, or of a type that does not fit.
 
-    called: how the error calls it.
-    like: the model's own tensor in its place. Where that one holds floating-point numbers, integers do not fit; where
-        it holds others, as num_batches_tracked does, its type, integers and means of them do. Its values are not read.
+    called: its name in the error.
+    like: the model's own tensor of this name; its values are not read. If it holds floating-point numbers, integers do
+        not fit; else, as for num_batches_tracked, its own type, integers and floats (means of them) do.
     """
     accepted = FLOATS if like is not None and like.is_floating_point() else (*FLOATS, *INTEGERS)
     own = like is not None and tensor.dtype == like.dtype

@@ -36,15 +36,15 @@ def _by_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
 
 
-HEIGHT = 56  # of a picture on the page, in pixels
-LEAST, GAP = 96, 2  # of a picture in a file, and between two of them
+HEIGHT = 56  # pixels of an image in a notebook
+LEAST, GAP = 96, 2  # pixels: height to enlarge up to, space between
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
     """Strips of images, one above the other. A notebook shows them by itself; `save` makes a file of them.
 
-    strips: (what stands before a strip, its images (N, C, H, W) in [0, 1]). Images of one column belong together.
+    strips: pairs (label, images (N, C, H, W) in [0, 1]). Images of one column belong together.
     captions: below the columns.
     notes: lines of text at the end.
     """
@@ -106,8 +106,8 @@ def png(image: Tensor) -> bytes:
 def stretched(images: Tensor) -> Tensor:
     """Stretch images (N, C, H, W) with values outside [0, 1]: the lowest value is black, the highest white."""
     low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
-    whole = (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).tiny)
-    return torch.where((low < 0) | (high > 1), whole, images)
+    scaled = (images - low) / (high - low).clamp_min(torch.finfo(images.dtype).tiny)
+    return torch.where((low < 0) | (high > 1), scaled, images)
 
 
 def _colours(images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What everything here needs of torch: devices, optimizers without the compiler, Adam, random streams.
+"""Helpers for torch: devices, optimizers without the compiler, Adam, random streams.
 
 `torch.optim` marks some methods of an optimizer as not to be compiled, and the mark imports the compiler: two to four
 seconds of every process that takes a step. The optimizers here are `torch.optim`'s with the marks taken off; a step
@@ -54,8 +54,8 @@ def require_usable_card() -> None:
 def free_card() -> None:
     """Release cached GPU memory while this process is idle."""
     if torch.cuda.is_initialized():
-        gc.collect()  # tensors in objects that hold each other
-        with contextlib.suppress(RuntimeError):  # broken: the next one finds out
+        gc.collect()  # tensors in reference cycles
+        with contextlib.suppress(RuntimeError):  # broken GPU: the next task exits
             torch.cuda.empty_cache()
 
 

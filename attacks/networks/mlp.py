@@ -6,8 +6,8 @@ For z_l = W_l a_{l−1} + b_l and a_l = σ(z_l), with δ_L = α and δ_l = (W_{l
 
 These are ordinary expressions in x and α: the reconstruction loss needs one backward pass, no double backward.
 
-BatchNorm between W_l and σ is read as it is in evaluation mode, where it scales and shifts every unit: z_l is what it
-gives.
+BatchNorm between W_l and σ is read as it is in evaluation mode, where it scales and shifts every unit: z_l is its
+output.
 """
 
 import math
@@ -29,7 +29,7 @@ from attacks.networks.products import Product, plain
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
 SOFTPLUS_THRESHOLD = 40.0
 
-# inverse temperature of the softplus in place of ReLU: a scalar tensor can change inside a CUDA graph
+# inverse temperature of softplus for ReLU; None: ReLU; a scalar tensor can change in a CUDA graph
 Beta = float | Tensor | None
 Activation = Callable[[Tensor, Beta], tuple[Tensor, Tensor]]
 
@@ -122,7 +122,7 @@ _Called = tuple[str, float | None]  # an activation's name and its parameter, if
 
 
 def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
-    """The activation that a node of the graph is; module: the one it calls, None where it calls a function."""
+    """The activation of a graph node, None if it is none. module: the one called; None for a function."""
     name = _FUNCTIONS.get(node.target) if module is None else _MODULES.get(type(module))
     if isinstance(module, nn.Softplus) and module.beta != 1:
         return None
@@ -182,7 +182,7 @@ class DensePass:
 @dataclass(frozen=True)
 class DenseNetwork:
     """The layers of a plain MLP. weights, biases: names in the state dict (None: no bias); norms: the BatchNorm behind
-    each (None: there is none); activation: the name of its σ, and parameter: of a σ that has one."""
+    each (None: there is none); activation: the name of σ; parameter: that of σ, if it has one."""
 
     weights: tuple[str, ...]
     biases: tuple[str | None, ...]
@@ -198,7 +198,7 @@ class DenseNetwork:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether `run` and `pull_back` give the gradients of all parameters: there are no others, and σ'' is known."""
+        """Whether `run` and `pull_back` give the gradients of all parameters: no BatchNorm, and a known σ''."""
         return self.activation in CURVATURES and not any(self.norms)
 
     def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
@@ -328,7 +328,7 @@ def _read_chain(traced: fx.GraphModule) -> DenseNetwork | str:
 
 
 def _described(node: fx.Node, module: nn.Module | None, behind_linear: bool) -> str:
-    """What a node of the graph is that has no place in a plain MLP. behind_linear: whether a linear layer precedes."""
+    """Words for a graph node that has no place in a plain MLP. behind_linear: whether a linear layer precedes it."""
     if node.target in _ADDITIONS and all(isinstance(term, fx.Node) for term in node.args[:2]):
         return "a residual connection"
     path, kind = [("", None), *node.meta.get("nn_module_stack", {}).values()][-1]  # the module that it is part of

@@ -30,13 +30,13 @@ LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what 
 
 @dataclass(frozen=True)
 class Hits:
-    """Distinct private images, then all of the pool, against candidates: (D + P, M) each, l2 in pixels and the rest
-    True where a candidate recovers an image.
+    """D distinct private images, then all P of the pool (rows), against M candidates (columns): (D + P, M).
 
-    plain: pixel by pixel.
+    l2: distances, in pixel values.
+    plain: whether a candidate recovers an image, pixel by pixel.
     loose: by the names in `LOOSE`, without those that have no meaning here.
     numbers: (D + P,), equal images share one.
-    guesses: (M,), theirs.
+    guesses: (M,), those of the candidates.
     """
 
     l2: np.ndarray
@@ -58,8 +58,8 @@ class Hits:
         """Compare candidates with the pool.
 
         candidates: (M, C, H, W), not clamped.
-        scores: of the first of them, whose hits count in any case.
-        least: likeness from which an eye knows an image, NaN where that is not known.
+        scores: of the first, those returned, whose hits count in any case.
+        least: likeness from which on an image is recognized, NaN if unknown.
         """
         found = Identification(torch.cat([private, pool.public, pool.private]), candidates.clamp(0, 1))
         plain = found.hits()
@@ -73,13 +73,13 @@ class Hits:
         return cls(found.l2, plain, loose, found.numbers, found.guesses)
 
     def by_count(self, rows: np.ndarray | slice, returned: int) -> dict[str, np.ndarray]:
-        """Of these images, by the name of the count that they make: whatever was returned, and for `held` all."""
+        """The hits on these images, by the name of a count: of the candidates returned, and for `held` of all."""
         return {"held": self.plain[rows], **{name: hits[rows, :returned] for name, hits in self.loose.items()}}
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """Of N private images.
+    """Counts over N private images.
 
     counts: by `held` and the names in `LOOSE`, without those that have no meaning here; each image as often as it
         occurs.
@@ -109,7 +109,7 @@ class Exposure:
         """Count the images that are exposed.
 
         attack: the returned candidates, then those held back.
-        scores, floor_l2: of the matched ones, (D,).
+        scores, floor_l2: (D,), of each image's match.
         copies: (D,), how often each private image occurs.
         """
         rows, num_candidates = slice(len(copies)), attack.l2.shape[1]
@@ -145,7 +145,7 @@ class Exposure:
 
 
 def floor_counts(floor: Hits, copies: np.ndarray) -> dict[str, int]:
-    """What public images are counted as, by the names of `Exposure.counts`."""
+    """`Exposure.counts`, but of public images."""
     found = floor.by_count(slice(len(copies)), floor.l2.shape[1])
     return {name: count_images(hits, copies) for name, hits in found.items()}
 
@@ -163,8 +163,8 @@ class LeakageScore:
         and never identified.
     class_floor: of public images by the private ones' classes, None where nobody knows these; class_recognized: how
         many private images are recognized in them, NaN where that is not known.
-    exposure: what these leave out, `least` the likeness from which an eye knows an image.
-    null: the same reconstructions against others.
+    exposure: what these leave out. least: likeness from which on an image is recognized.
+    null: the same reconstructions against other images.
     """
 
     images: ImageScores
@@ -190,7 +190,7 @@ class LeakageScore:
 
     @property
     def class_floor_leakage(self) -> float:
-        """Of as many public images by the private ones' classes; NaN where nobody knows these."""
+        """The same for `class_floor`; NaN where nobody knows the classes."""
         known = self.class_floor
         return float("nan") if known is None else float(above_floor(known.l2, self.floor.l2).mean())
 
@@ -254,7 +254,7 @@ def above_floor(l2: np.ndarray, floor_l2: np.ndarray) -> np.ndarray:
 
 
 def leakage_by_image(images: ImageScores, floor: ImageScores) -> np.ndarray:
-    """The same, and 0 for all where nothing was returned, (N,)."""
+    """`above_floor`, and 0 for all where nothing was returned, (N,)."""
     return above_floor(images.l2, floor.l2) * (images.match >= 0).any()
 
 
@@ -268,11 +268,11 @@ def score(
     transformations: Sequence[Transformation] = (),
     labels: Tensor | None = None,
 ) -> LeakageScore:
-    """Score reconstructions against the private images, and as many public images against them for the floor.
+    """Score reconstructions against the private images, and as many public images against them for the floor, drawn
+    twice: the second draw plays the attacker for `floor_leakage`.
 
     private: (N, C, H, W) in [0, 1]; equal ones are one image, which counts as often as it occurs.
-    reconstructed: (M, C, H, W); M may be anything, 0 too, and what lies outside [0, 1] is clamped, but not for the
-        score up to an offset. A second draw of public images plays the attacker for `floor_leakage`.
+    reconstructed: (M, C, H, W), M ≥ 0; what lies outside [0, 1] is clamped, but not for the score up to an offset.
     held: (H, C, H, W), candidates that the attack has and did not return.
     transformations: what clients augment their images by.
     labels: (N,), the classes of the private images, where they and those of the pool are known.
@@ -331,7 +331,7 @@ def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.
 
 
 def _others(numbers: np.ndarray, floor: Hits, count: int) -> np.ndarray:
-    """Where in the pool images are neither private ones nor in the floor, nor copies of these or of each other."""
+    """Rows of `Hits` whose images are neither private nor in the floor, nor copies of these or of each other."""
     first = np.zeros(len(numbers), dtype=bool)
     first[np.unique(numbers, return_index=True)[1]] = True
     return np.flatnonzero(first & ~np.isin(numbers, numbers[:count]) & ~np.isin(floor.numbers, floor.guesses))

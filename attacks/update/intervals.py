@@ -18,9 +18,9 @@ from torch import Tensor
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import State
 
-LARGEST_ONLY_RATIO = 0.01  # smallest sent entry over the median one, from which on only the largest ones were sent
+LARGEST_ONLY_RATIO = 0.01  # of the median sent entry: if the smallest is above, only the largest were sent
 GRID_TOLERANCE = 0.1  # of a step: what rounding of the parameters may shift a level by
-INWARD_SHARE = 0.01  # of the way from the end of an interval to what was sent, its middle: where estimates are drawn to
+INWARD_SHARE = 0.01  # of the way from an interval's nearest point to its middle: so far estimates are drawn inwards
 TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
@@ -36,11 +36,11 @@ class EntryIntervals:
         return values.clamp(self.lowest, self.highest)
 
     def middle(self) -> Tensor:
-        """What was sent: the middle of every interval, 0 in those that hold it."""
+        """What was sent: the middle of every interval, or 0 if it contains 0."""
         return torch.where(self.sent(), (self.lowest + self.highest) / 2, 0)
 
     def bounded(self) -> Tensor:
-        """Bool, where something is known."""
+        """Bool, where both are finite."""
         return self.lowest.isfinite() & self.highest.isfinite()
 
     def sent(self) -> Tensor:
@@ -48,7 +48,7 @@ class EntryIntervals:
         return (self.lowest > 0) | (self.highest < 0)
 
     def wider(self) -> "EntryIntervals":
-        """Twice as wide, as rounding up or down at random leaves them."""
+        """Twice as wide, as stochastic rounding leaves them."""
         half = (self.highest - self.lowest) / 2
         return EntryIntervals(self.lowest - half, self.highest + half)
 
@@ -66,7 +66,7 @@ def noise_deviation(delta: State, knowledge: Knowledge) -> float:
 
 
 def quantization_step(value: Tensor, bits: int) -> float:
-    """Distance of two levels of a tensor that was quantized between its extremes, which are levels themselves."""
+    """Distance of adjacent levels of a tensor that was quantized between its extremes, which are levels, too."""
     return float(value.max() - value.min()) / (2**bits - 1)
 
 
@@ -159,14 +159,14 @@ MAX_ITERATIONS = 100
 # Where entries are missing, the first iteration is shrunk by this share of the largest singular value, and
 # every further one by this factor less.
 STARTING_SHRINKAGE, SHRINKAGE_DECAY = 0.1, 0.85
-ENTRIES_PER_UNKNOWN = 1.5  # known entries of a row per unknown, or the row is left out: it would be wrong
-# The iteration stops when a step is smaller than a share of the distance to the received update. With wide intervals
-# only, the iterate never converges further than the second share, or than this share of the matrix itself.
+ENTRIES_PER_UNKNOWN = 1.5  # known entries that a row needs per unknown, to be solved for at all
+# The iteration stops at a step below the first share of the distance to the received update; if all intervals are wide,
+# below the second share of it or the third of the matrix itself: it then converges no further.
 STOP_STEP, STOP_STEP_INTERVALS, STOP_STEP_MATRIX = 1e-4, 1e-3, 5e-5
 EXACT_MISFIT = 1e-7  # relative to the matrix, below which float32 parameters tell no more
 RELATIVE_RIDGE = 1e-6  # of the mean square of a factor's column: above the rounding of normal matrices in float32
-INSIDE_WEIGHT = 0.1  # of an entry that lies inside its interval: it is held where it is, but may move
-# Rank above which all entries weigh 1, where all have intervals: slower to settle, but one system for all rows.
+INSIDE_WEIGHT = 0.1  # of an entry that lies inside its interval: it is held where it is, but loosely
+# Rank above which all entries weigh 1, if all have intervals: slower to converge, but one system for all rows.
 SHARED_SYSTEM_RANK = 64
 ENTRIES_AT_A_TIME = 2**25  # of the normal matrices
 HELD_OUT_SHARE = 0.05  # of the known entries
@@ -182,12 +182,12 @@ class Completed:
 
 
 def unknowns(rows: int, columns: int, rank: int) -> int:
-    """Free numbers of a matrix (rows, columns) of that rank."""
+    """Degrees of freedom of a matrix of that rank."""
     return rank * (rows + columns - rank)
 
 
 def complete(intervals: EntryIntervals, rank: int, iterations: int = MAX_ITERATIONS) -> Completed:
-    """The matrix of a rank that lies in the intervals, or nearest to them; rows of which nothing is known are zero."""
+    """The matrix of this rank in the intervals, or nearest to them; rows and columns without a sent entry are zero."""
     sent = intervals.sent()
     matrix = torch.zeros_like(intervals.lowest)
     rows, columns = sent.any(1).nonzero()[:, 0], sent.any(0).nonzero()[:, 0]
@@ -227,11 +227,11 @@ def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Complet
 
 @dataclass(frozen=True)
 class FactorProblem:
-    """What one of the two factors is solved against: intervals (m, n) whose rows are its own.
+    """The least-squares problem of one factor: intervals (m, n), a row for each row of the factor.
 
     known: bool, entries that count. complete: whether all do. wide: bool, intervals that are no points. middle: of the
-    intervals, 0 in those that hold it. outer, inner: what an estimate should have been is outer · Π(X) + inner, the
-    nearest point, a little nearer to the middle of what was sent.
+    intervals, 0 in those that contain 0. outer, inner: the target of an estimate X is outer · Π(X) + inner, the nearest
+    point, and for sent entries a little nearer to the middle.
     """
 
     lowest: Tensor

@@ -1,4 +1,4 @@
-"""The result of every source of images, images in memory, fixed splits, and tasks: classes, or groups of them."""
+"""`Dataset`, which a source of images returns; images in memory; fixed splits; tasks: groups of classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ def holdout(count: int, num_test: int | None = None) -> tuple[np.ndarray, np.nda
 
 
 def index_classes(source: str, train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return (train (N,), test (M,)) int64 indices into the sorted classes of train, and their names. source: the data
-    in errors. Raise InputError for labels that are no integers or strings, and for a class of test images alone."""
+    """Return (train (N,), test (M,)) int64 indices into the sorted classes of train, and their names. source: the
+    data's name in errors. Raise InputError for labels not integers or strings, and for a class without train images."""
     for part, labels in (("train", train), ("test", test)):
         if labels.ndim != 1 or labels.dtype.kind not in "biuUS":
             found = f"{labels.dtype} of shape {labels.shape}"
@@ -70,7 +70,7 @@ def index_classes(source: str, train: np.ndarray, test: np.ndarray) -> tuple[np.
 
 
 UNUSED = -1
-NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # (group: its classes; what these are called together)
+NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # ({group: its classes}, all these classes in words)
     "odd_even": ({"even": ["0", "2", "4", "6", "8"], "odd": ["1", "3", "5", "7", "9"]}, "the digits 0 to 9"),
     "animal_vehicle": (
         {

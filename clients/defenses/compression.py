@@ -44,7 +44,7 @@ class TopK(Defense):
 
     Aji and Heafield 2017.
 
-    fraction: of all entries of the update, the largest ones, that are sent with their positions.
+    fraction: share of the update's entries that is sent: the largest ones, with their positions.
     error_feedback: add what was not sent to the next round's update (Stich et al. 2018).
     """
 
@@ -78,7 +78,7 @@ class RandomK(Defense):
 
     Aji and Heafield 2017.
 
-    fraction: of all entries, drawn anew in every round; the seed that both sides know stands for their positions.
+    fraction: share of entries sent, drawn anew in every round; a seed known to both sides gives their positions.
 
     rescale: divide what is sent by the fraction, so that the update is right in expectation.
     """
@@ -152,7 +152,7 @@ class HalfPrecision(Defense):
 
     dtype: in which the client sends its parameters (not their change), each rounded to the nearest such number.
 
-    What rounding leaves of a change is relative to the parameter: bfloat16 takes away up to 0.4 % of the parameter.
+    The error is relative to the parameter, not to its change: up to 0.4 % of it in bfloat16.
     """
 
     name: ClassVar[str] = "half_precision"
@@ -211,11 +211,11 @@ FACTORS = "factors"  # of the last round, in the defense's memory
 class PowerSGD(Defense):
     """Send the update of every layer in a compressed form, as the product of two small matrices (PowerSGD).
 
-    M (rows, columns) becomes P Qᵀ by one step of subspace iteration: P = orthonormal(M Q), Q = Mᵀ P (algorithm 1).
+    M (rows, columns) becomes P Qᵀ by a subspace iteration: P = orthonormal(M Q), Q = Mᵀ P (Vogels et al. 2019).
 
     Q starts as it ended in the last round, at random in the first. Kernels of convolutions count as columns; tensors
-    that would not become smaller, as biases, are sent whole. Where workers of one data centre average P before Q is
-    made, which takes a second exchange, each client here compresses by itself.
+    that would not become smaller, as biases, are sent whole. Each client compresses by itself; workers of a data
+    centre would average P before making Q, in a second exchange.
 
     rank: of the factors.
     error_feedback: add what the factors lack to the next round's update, as published.

@@ -1,4 +1,4 @@
-"""Measure what a set is worth: test accuracy of three learners (Loo et al. 2024, table 1). Name the kernels of KIP and
+"""Measure a distilled set: test accuracy of three learners (Loo et al. 2024, table 1). Name the kernels of KIP and
 RKIP.
 
 The kernels differ in the share of each layer in the kernel's diagonal. With two hidden layers and no biases that is
@@ -82,7 +82,7 @@ class Evaluation:
         return accuracy(kernel_regression(self.kernel(images), targets, cross, self.ridge), self.labels)
 
     def linearized(self, images: Tensor, targets: Tensor) -> float:
-        """Return that of the network linearized at its initialization: f_θ₀(x) + K_xS K_SS⁻¹ (y − f_θ₀(S))."""
+        """Return the test accuracy of the network linearized at θ₀: f_θ₀(x) + K_xS K_SS⁻¹ (y − f_θ₀(S))."""
         images, targets = images.double(), targets.double()
         state = {name: value.detach().double() for name, value in self.model.state_dict().items()}
         wanted = (targets - outputs_at(self.model, state, images)).reshape(-1, 1)

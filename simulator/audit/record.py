@@ -75,7 +75,7 @@ class MessageRecorder:
 
 
 class Record(Wrapped):
-    """Records a strategy of Flower's Message API, which trains as it would alone, and has all of its attributes.
+    """Records a strategy of Flower's Message API, which trains as it would alone; has all its attributes.
 
     Checkpoints and observations go to a folder, for `fedspill audit`. An earlier recording is kept beside it as
     `NAME.previous`; of several, the one with the most rounds.
@@ -156,7 +156,7 @@ GLOBAL, RULE = "global", "FOLDER/round_1/global.pt, FOLDER/round_1/CLIENT.pt, FO
 
 
 def recording_of(folder: Path) -> Path:
-    """Write the recording of a folder of checkpoints and return its folder; return any other folder itself.
+    """Write the recording of a folder of checkpoints beside it; return its path, or other folders as is.
 
     Raise InputError for a round without `global`, and for a file that is no checkpoint.
     """

@@ -28,7 +28,7 @@ def attack(typed: AttackCommand) -> Answer:
         )
     show_warnings(found.warnings)
     if not typed.in_pixels:
-        show_warnings(["images are shown as the network saw them: where training normalizes, give --mean and --std"])
+        show_warnings(["images are shown as the network saw them: give --mean and --std if training normalizes"])
     held = 0 if found.held is None else len(found.held)
     guess = " (a guess)" if any(re.search(GUESS, warning) for warning in found.warnings) else ""
     inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred{guess}"
@@ -42,8 +42,8 @@ def _update(typed: AttackCommand) -> Update:
     """Return the update with the attack that was asked for. InputError says what is missing or wrong."""
     images = {"truth": typed.truth, "public": typed.public, "candidates": typed.candidates}
     if typed.run is not None and any(images.values()):
-        given = " and ".join(f"--{image}" for image, path in images.items() if path)
-        raise InputError(f"{given}: for two checkpoints, beside --run leave it out: a run brings its own images")
+        given = " and ".join(f"--{name}" for name, path in images.items() if path)
+        raise InputError(f"{given} cannot be used with --run: a run brings its own images")
     observation, granted, record = observe(typed)
     if record is not None:
         attack = parse_options(typed.name, typed.option) if typed.option else typed.name

@@ -24,14 +24,14 @@ out = Terminal()
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a command. data: plain values. error: raised once these are printed, None for none."""
+    """The result of a command. data: plain values. error: raised after these are printed, if any."""
 
     data: dict[str, Any] = field(default_factory=dict)
     error: RunError | None = None
 
 
 def in_json(work: Callable[[], Answer]) -> Answer:
-    """Do the work of a command, print its answer as JSON, and return it; an error is printed so too, and raised."""
+    """Do the work of a command, print its answer as JSON, and return it; print an error likewise, and raise it."""
     people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
@@ -62,7 +62,7 @@ def show_warnings(warnings: Iterable[str]) -> None:
 
 
 def draw(figures: Callable[[], object]) -> None:
-    """Draw figures; those that cannot be drawn cost a line, not the table."""
+    """Draw figures; if that fails, print a line and go on."""
     try:
         with out.status("drawing figures …"):
             figures()

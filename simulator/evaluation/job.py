@@ -114,7 +114,7 @@ class JobResult(NamedTuple):
 
 
 Distilled = Callable[[Sequence[int]], Tensor | None]
-"""Returns the images that these clients trained on instead of their own; None if some trained on their own."""
+"""Returns the images that these clients trained on instead of their own; None if one did not distill."""
 
 
 class Finished(NamedTuple):

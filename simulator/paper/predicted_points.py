@@ -1,4 +1,4 @@
-"""Theorem 2 as numbers: the RKIP loss, written in kernels, is the reconstruction loss, written in parameters.
+"""Theorem 2 (Loo et al. 2024) as numbers: RKIP's loss, in kernels, is the reconstruction loss, in parameters.
 
 Appendix C as numbers: a point that the others already predict has dual 0, leaves no trace, and cannot be found.
 """
@@ -29,7 +29,7 @@ from simulator.paper.measures import draw_lines, floor_of
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
-TIMED_IMAGES = 5  # from which the cost of more is told
+TIMED_IMAGES = 5  # to extrapolate the cost of more
 
 
 class RkipSettings(Section):
@@ -40,7 +40,7 @@ class RkipSettings(Section):
 
 
 def cost_of_rkip(run: ExperimentRun, settings: RkipSettings) -> float:
-    """From a few images and the smallest set: kernels grow with the square of all images."""
+    """Seconds, from few images and the smallest set; kernels grow with the images squared."""
     cell, least = run.cells[0], min(settings.distilled)
     private = num_private(cell)
     few = min(TIMED_IMAGES, private)
@@ -70,8 +70,8 @@ def draw_losses(data: pd.DataFrame) -> plt.Figure:
     "theorem2", "the RKIP loss is the reconstruction loss", rkip_statistics, draw_losses, RkipSettings, cost_of_rkip
 )
 def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
-    """A row for each size of S, and network with outputs of its own or 0 at initialization: `both_losses`, and how far
-    (`_error`) each form of RKIP is from the other, relatively."""
+    """A row for each size of S, with outputs at initialization as they are or 0: `both_losses` and, as `_error`,
+    the relative distance of each from the reconstruction loss."""
     owner, rows = Owner.of(cell.scenario).on(choose_device("auto")), []
     model = owner.network("theorem2").double()
     generator = torch_generator(cell.scenario.seed, "theorem2")
@@ -90,8 +90,8 @@ def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
 
 
 def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) -> dict[str, float]:
-    """The reconstruction loss in parameters, and RKIP in kernels: with residuals for labels, with labels, and the
-    class that distills. Δθ and the duals of S are those of kernel regression at θ₀."""
+    """The reconstruction loss in parameters, and RKIP in kernels: of residuals, of labels, and of residuals by
+    the class `RKIP`. Δθ and the duals of S are those of kernel regression at θ₀."""
     state = model.state_dict()
     private, targets, kernel = owner.images.double(), owner.targets.double(), partial(empirical_ntk, model, state)
     with torch.no_grad():
@@ -110,9 +110,9 @@ def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) 
 
 
 def rkip(private: Tensor, cross: Tensor, distilled: Tensor, targets: Tensor, labels: Tensor) -> float:
-    """‖y_T − K_TS α_S‖² in the norm of K_TT⁻¹, plus α_Sᵀ (K_SS − K_ST K_TT⁻¹ K_TS) α_S, as theorem 2 writes it.
+    """‖y_T − K_TS α_S‖² in the norm of K_TT⁻¹, plus α_Sᵀ (K_SS − K_ST K_TT⁻¹ K_TS) α_S (theorem 2).
 
-    private: K_TT. cross: K_TS. distilled: K_SS. targets: y_T. labels: y_S.
+    private: K_TT, (N, N). cross: K_TS, (N, M). distilled: K_SS, (M, M). targets: y_T, (N, K). labels: y_S, (M, K).
     """
     duals = torch.linalg.solve(distilled, labels)
     error = targets - cross @ duals
@@ -148,7 +148,7 @@ class PredictedSettings(Section):
 
 
 def cost(run: ExperimentRun, settings: PredictedSettings) -> float:
-    """An attack for each point and gap; its training is in closed form."""
+    """Seconds: an attack per point and gap; training is in closed form."""
     attack = partial(one_point, run.cells[0], 0, settings.gaps[0])
     step = seconds_per_step(lambda steps: attack(settings.model_copy(update={"iterations": steps})))
     return len(run.cells) * settings.points * len(settings.gaps) * step * settings.iterations
@@ -157,20 +157,20 @@ def cost(run: ExperimentRun, settings: PredictedSettings) -> float:
 def gap_statistics(data: pd.DataFrame) -> Statistics:
     """The dual and the error of the point, by how far its label lies from what the others predict. data: rows as of
     `one_point`."""
-    none, most = data[data.gap == 0], data.gap.max()
+    at_0, most = data[data.gap == 0], data.gap.max()
     others = data.others_dual.mean()
     return {
-        "dual": none.dual.abs().max(),
+        "dual": at_0.dual.abs().max(),
         "others_dual": others,
-        "relative_dual": none.dual.abs().max() / others,
+        "relative_dual": at_0.dual.abs().max() / others,
         "formula_error": (data.dual - data.predicted_dual).abs().max() / others,
         "sets": len(data),
         "l2_by_gap": data.groupby("gap").l2.mean(),
         "others_l2": data.others_l2.mean(),
         "floor": data.floor_l2.mean(),
-        "worse_than_others": Signs.of(none.l2 > none.others_l2),
+        "worse_than_others": Signs.of(at_0.l2 > at_0.others_l2),
         "largest_gap": most,
-        "l2_at_prediction": none.l2.mean(),
+        "l2_at_prediction": at_0.l2.mean(),
         "l2_at_largest_gap": data[data.gap == most].l2.mean(),
     }
 
@@ -212,9 +212,9 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
 
 
 def leave_one_out(kernel: Tensor, residual: Tensor, rest: Tensor) -> tuple[float, float]:
-    """(what training on the rest R adds to the prediction of the point N left out, N's conditional variance).
+    """(what training on the rest R adds to the prediction of the point p left out, p's conditional variance).
 
-    K_NR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_NN − K_NR K_RR⁻¹ K_RN, for one output. residual: (N,), y − f_θ₀. rest: (N,),
+    K_pR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_pp − K_pR K_RR⁻¹ K_Rp, for one output. residual: (N,), y − f_θ₀. rest: (N,),
     false at the point alone.
     """
     across = kernel[rest][:, ~rest][:, 0]

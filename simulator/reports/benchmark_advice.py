@@ -1,6 +1,6 @@
 """Sum up a benchmark in sentences: which defense, at which cost in accuracy, against which attacker, how sure.
 
-A defense under which nothing was learned hides images as no training does, and is named apart. An attack has the images
+A defense under which nothing was learned hides images for that reason, and is named apart. An attack has the images
 that it returns and those that it holds, whether it vouches for them or not.
 """
 
@@ -32,7 +32,7 @@ def learned(table: pd.DataFrame) -> set[str]:
 
 
 def advice(table: pd.DataFrame) -> list[str]:
-    """Return sentences, the conclusion first; none if no defense was compared with its absence."""
+    """Return sentences, the conclusion first; none if a defense or the baseline is missing."""
     rows = compared(table)
     plain, others = rows[rows.defense == NONE], rows[rows.defense != NONE]
     if plain.empty or others.empty:
@@ -43,7 +43,7 @@ def advice(table: pd.DataFrame) -> list[str]:
     if useless:
         lines.append(
             f"Not compared: {_named(useless)} cost more than {100 * LOST:.0f} points of accuracy, and an update that "
-            "taught the network little hides images as no training does."
+            "taught the network little hides images for that alone."
         )
     return [*lines, _how_sure(rows)]
 
@@ -80,7 +80,7 @@ def _nearly(within: pd.DataFrame) -> list[str]:
         return []
     best, rest = within.iloc[0], within.iloc[1:]
     shown = [f"{row.defense} {row.leak:.0%} ({_points(row.accuracy_difference)})" for _, row in rest[:3].iterrows()]
-    # of what is held there is no interval
+    # held images have no interval
     at_least = rest[LOW].where(rest[LEAK] <= rest.recovered_fraction, rest[LEAK])
     alike = rest[at_least <= best[HIGH]].defense.tolist()
     more = f" The intervals do not tell it from {_named(alike)}." if alike else ""
@@ -97,7 +97,7 @@ def _how_sure(rows: pd.DataFrame) -> str:
     if seeds > 1:
         return f"How sure: intervals are over clients within {seeds} seeds."
     return (
-        "How sure: one seed, so that intervals are over its few clients alone, and another seed may rank defenses that "
-        "are near each other otherwise. Where all clients score the same, the interval is what so few can exclude: "
-        "0 of 4 clients leave up to 60 % open. The file's own number of seeds, without a profile, ranks them."
+        "How sure: one seed, so that intervals are over its few clients alone, and another seed may rank close "
+        "defenses differently. Where all clients score the same, the interval is just what so few can exclude: "
+        "0 of 4 clients leave up to 60 % open. Run the file without a profile, on all its seeds, to rank them."
     )

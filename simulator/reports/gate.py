@@ -107,7 +107,7 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
         if candidates.any():
             exceeded.append(
                 f"{limit}: {candidates.sum()} of {len(rows)} rows have no such score, since --truth holds "
-                "candidates: say whose they are, or set a limit on membership_told"
+                "candidates: give a file per client, or set a limit on membership_told"
             )
         elif values.notna().sum() == 0:
             exceeded.append(f"{limit}: none of {len(rows)} rows has a value, so nothing shows that it holds")

@@ -1,4 +1,4 @@
-"""Show a run on the screen: the verdict, then a line for each client, in 80 columns and without a cell cut."""
+"""Show a run on the screen: the verdict, then a line for each client, in 80 columns, with no cell cut off."""
 
 import textwrap
 
@@ -46,7 +46,7 @@ def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
 
 
 def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
-    """Return the row that exposes most of each client and setting; the most exposed client first."""
+    """Return the most exposing row of each client and setting; the most exposed client first."""
     order = ranked(exposure_rows(leakage)).drop_duplicates(["setting", "client"])
     return about_private(leakage).iloc[order.index]
 
@@ -64,7 +64,7 @@ def granted_lines(rows: pd.DataFrame) -> list[str]:
     if words.nunique() < 2:
         return list(words.unique())
     views = own.client.map(lambda client: "who sees all clients together" if client == ALL else "who sees one client")
-    simple = (own.threat_model, own.attack, views)  # the first that grants go by
+    simple = (own.threat_model, own.attack, views)  # the first that determines grants
     both = own.threat_model + " " + own.attack
     who = next((labels for labels in simple if (words.groupby(labels).nunique() == 1).all()), both)
     return [f"{', '.join(one.unique())}: {text[:1].lower()}{text[1:]}" for text, one in who.groupby(words)]

@@ -1,4 +1,4 @@
-"""Sheets of strips of images, as figures."""
+"""Figures of strips: images above reconstructions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,14 +26,14 @@ def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:
     label = str(rows["target"].iloc[0])
     strips = [strip_of(record, row, title_of(row), label) for _, row in shown.iterrows()]
     columns = min(MOST, max([FEWEST_COLUMNS, *map(len, strips)]))
-    of = f"{len(shown)} of {len(rows)} updates are shown, the worst first" if len(rows) > len(shown) else ""
-    draw_strips(strips, path, columns=columns, title=of)
+    note = f"{len(shown)} of {len(rows)} updates are shown, the worst first" if len(rows) > len(shown) else ""
+    draw_strips(strips, path, columns=columns, title=note)
     first = shown.iloc[0]
     what = f"What {first['attack']} made of what the {first['threat_model']} sees: {label} images above reconstructions"
     return Drawn(
         path,
         "Reconstructions",
-        f"{what}{'; ' + of if of else ''}.",
+        f"{what}{'; ' + note if note else ''}.",
         f"{what}. {'; '.join(strip.heading for strip in strips)}.",
     )
 

@@ -251,7 +251,7 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
 
 
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
-    """Make a table of utility and leaks under each setting: means over seeds, the most over updates."""
+    """Make a table of utility (mean over seeds) and leakage (maximum over updates) by setting."""
     rows = exposure_rows(leakage)
     keys = [name for name in settings_of(rows) if name != "seed" and name in utility] or ["defense"]
     last, first = utility["round"].max(), utility["round"].min()

@@ -24,7 +24,7 @@ VIEWERS = {
 }
 PLAIN = (  # (what `detail` says, how a verdict says it)
     (r"pixel_mean is unknown: images are as the network was fed them, nothing was added",
-     "the mean of the pixels was not known, and nothing added: where one was subtracted, every image is off in "
+     "the mean of the pixels is not known, and nothing added: if clients subtracted one, every image is off in "
      "brightness and counts as not recovered, though an eye would know it; grant `pixel_mean`"),
     (r".*?(\d+) (?:private )?images a guess|.*: (\d+) private images is a guess.*",
      "the update shows the number of private images badly, and {} is a guess: too few or too many images may have been "
@@ -34,9 +34,9 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
     (r"the floor has (\d+) of the (\d+) public images that it needs: (.*)",
      "the floor has {} of the {} public images that it needs, one for each returned, and so is too weak; {}"),
 )  # fmt: skip
-# how an image counts that `recovered` leaves out, and what `recovered` asks
+# measure: (words for its looser sense, words for the sense of `recovered`)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
-GUESS = r"\bimages (is )?a guess"  # in `detail`: the number of private images is one
+GUESS = r"\bimages (is )?a guess"  # in `detail`: the number of images is a guess
 LONGEST = 320  # letters of one reason
 
 
@@ -80,7 +80,7 @@ def listed(names: Sequence[str]) -> str:
 def numbered(numbers: Iterable[int], noun: str) -> str:
     """round 1; rounds 1–3 and 5."""
     ordered = sorted(set(numbers))
-    by_run = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])  # the same within a run
+    by_run = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])  # same if consecutive
     runs = ([number for _, number in run] for _, run in by_run)
     ends = (run if len(run) < 3 else [f"{run[0]}–{run[-1]}"] for run in runs)
     return f"{noun}{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
@@ -91,7 +91,7 @@ def counted(count: float, noun: str) -> str:
 
 
 def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return the remarks in `detail`, in plain words, as (the first of its kind, the number of rows with the kind)."""
+    """Return (remark of `detail` in plain words, number of rows), once for remarks that differ in numbers alone."""
     found: dict[str, tuple[str, int]] = {}
     for detail, status in zip(rows.detail.fillna(""), rows.status, strict=True):
         for remark in detail.split("; ") if status == "ok" else [detail]:
@@ -116,7 +116,7 @@ def guessed(row: pd.Series) -> bool:
 
 
 def features_line(good: pd.DataFrame) -> str:
-    """Say where an attack has the features of most images, if these are more than its images; else ""."""
+    """Say where an attack has the features of the most images, if of more than it recovers; else ""."""
     rows = good[good.num_features.fillna(0) > good.best]
     if rows.empty:
         return ""
@@ -125,13 +125,13 @@ def features_line(good: pd.DataFrame) -> str:
     return (
         f"the features (what the network makes of an image) of {row.num_features:.0f}{of} images of "
         f"{whose(row.client)} are in the hands of {viewer(row.threat_model)} in round {row['round']} by "
-        f"{row.attack!r}: they are compared with no truth, and stronger images may be made of them"
+        f"{row.attack!r}: they were not checked against a truth; a stronger attack may invert them"
     )
 
 
 def at_worst(row: pd.Series) -> str:
-    """Say how many images of a row of `exposure_rows` are lost, by the largest count, and, if that is not the column
-    `recovered`, by both: 66 of 72 up to brightness and contrast (54 as they are)."""
+    """Say how many images of a row of `exposure_rows` are exposed, by the largest count, and by `recovered`, too, if
+    it is smaller: 66 of 72 up to brightness and contrast (54 as they are)."""
     number = row.num_private if row.scored else row.num_inferred
     count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
     count += " (a guess)" if not row.scored and guessed(row) and not pd.isna(number) else ""
@@ -152,7 +152,7 @@ def sentence(text: str) -> str:
 
 class Remedy(NamedTuple):
     """A defense in our benchmark (docs/records/defenses.md), against the server. left: share of the images for the
-    strongest attack; 1.00 without a defense. auc: of membership; 1.00 without. points: of accuracy that it costs."""
+    strongest attack. auc: of membership. Both are 1.00 undefended. points: percentage points that accuracy gains."""
 
     left: float
     auc: float
@@ -185,7 +185,7 @@ def remedies(exposed: Sequence[str]) -> list[str]:
         left = "AUC" if members else "share of images"
         besides = "; features were not measured" if what == "features" else ""
         said = "; ".join(_costs(name, members) for name in AGAINST[what])
-        lines.append(f"against exposed {what}, by the {left} left in our benchmark (1.00 without{besides}): {said}")
+        lines.append(f"against exposed {what}, {left} left in our benchmark (undefended 1.00{besides}): {said}")
     return [*lines, HOW] if lines else []
 
 

@@ -1,7 +1,7 @@
 """Read and write the files of a run directory safely.
 
-Readers stay inside the directory, which may come by mail, with names of files in it. One process writes at a time. A
-file is there as a whole or not at all, its checksum is known, and a disk that does not take it is one line.
+Readers stay inside the directory: it may come by mail and name files elsewhere. One process writes at a time. A file
+is there as a whole or not at all, its checksum is known, and if the disk refuses it, the error is one line.
 """
 
 import contextlib
@@ -78,8 +78,8 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or one_line(str(error))
         raise DiskError(
-            f"{str(path)!r} cannot be written ({reason}): what was written before is kept; make room, or have the "
-            "folder back and writable, and give the same command again"
+            f"{str(path)!r} cannot be written ({reason}): what was written before is kept; make room, or make the "
+            "folder writable, and give the same command again"
         ) from error
 
 
@@ -140,7 +140,7 @@ def contents_digest(path: Path) -> str:
 
 
 def is_changed(path: Path, expected: str) -> bool:
-    """Return whether a file was cut off or changed. One that is gone was not: people delete checkpoints when they have
+    """Return whether a file was cut off or changed; False for a missing one: people delete checkpoints when they have
     seen their tables."""
     try:
         return checksum_of(path) != expected

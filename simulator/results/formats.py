@@ -68,7 +68,7 @@ def save_state(path: Path, state: State, archive: bool = False) -> str:
     Raise DiskError if it cannot be written; nothing of it is left then.
 
     archive: return "" instead of a checksum and drop the file from the page cache. `Record` then takes 2.4 % of the
-    processor time of a round; 5.3 % without the checksum alone, 6.4 % with neither (tests/benchmarks/recording.py).
+    processor time of a round; 5.3 % if only the checksum goes, 6.4 % if neither (tests/benchmarks/recording.py).
     """
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     with replacing(path) as partial:
@@ -99,7 +99,7 @@ def load_state(path: Path) -> State:
 
 def reconstruction_file(found: Reconstruction) -> bytes:
     """Return an npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), candidates that the
-    attack would not vouch for; residual: (M,); if there are any, duals, groups (M,) of views of one image, features."""
+    attack would not vouch for; residual: (M,); if any, duals, features, groups (M,), equal for views of one image."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     more = {"duals": found.duals, "groups": found.groups, "features": found.features}

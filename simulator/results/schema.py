@@ -28,8 +28,8 @@ OUTCOME = Group("How the attack went.", "simulator/evaluation/job.py")
 RETURNED = Group("What the attack made of the update.", "simulator/evaluation/evaluator.py")
 SCORES = Group(
     "How good the images are. Reconstructions are matched one to one to distinct private images, the closest pair "
-    "first (Loo et al. 2024); private images that are equal pixel for pixel are one, counted as often as it occurs. A "
-    "private image left without one is scored against the mean public image.",
+    "first (Loo et al. 2024); private images equal pixel for pixel are matched as one and all counted. A "
+    "private image without a reconstruction is scored against the mean public image.",
     "attacks/scoring/leakage.py",
 )
 FLOOR = Group(
@@ -46,16 +46,16 @@ CLASSES = Group(
     "attacks/scoring/leakage.py",
 )
 BEYOND = Group(
-    "What `recovered` would miss or take for more than it is ([reading scores](../explanation/scores.md)): candidates "
+    "What `recovered` alone would miss or overrate ([reading scores](../explanation/scores.md)): candidates "
     "that an attack holds and does not return, images that are there but for an offset, a gain, an augmentation or "
     "what an eye overlooks, the images most exposed.",
     "attacks/scoring/leakage.py",
 )
 NULL = Group(
-    "The same reconstructions against images that they are none of: 99 sets of `num_private` images of the round's "
+    "The same reconstructions scored against other images: 99 sets of `num_private` images of the round's "
     "other clients and of the public pool, without those of the floor; each of the class of a private image, where "
-    "classes are known. Empty where there are not as many of them. Of each set that has at least the row's value, a "
-    "p-value counts one: (1 + those) / 100, from 0.01; no better than chance at 0.5 or 1.",
+    "classes are known. Empty where there are not as many of them. A p-value is (1 + the sets that score at "
+    "least the row's value) / 100: 0.01 or more; 0.5 or 1 is no better than chance.",
     "attacks/scoring/null.py",
 )
 MEMBERSHIP = Group(
@@ -64,7 +64,7 @@ MEMBERSHIP = Group(
     "simulator/evaluation/evaluator.py",
 )
 TOLD = Group(
-    "Which candidate images took part, where an audit is given some, and images that are no members to calibrate on "
+    "Which candidate images took part, where an audit is given some, and non-members to calibrate on "
     "(`--candidates`, `--public`). No truth is needed.",
     "attacks/calibration.py",
 )
@@ -152,7 +152,7 @@ LEAKAGE = Table(
            "private ones, matched as above", SCORES, L2, averaged=True),
     Column("linearization_error", NUMBER, "‖f − f_lin‖ / ‖f − f_θ₀‖ on the private images", REGIME, "share"),
     Column("hessian_norm", NUMBER, "largest ‖H‖₂ of the network's output on the private images", REGIME),
-    Column("unexplained", NUMBER, "share of Δθ that the gradients of the private images leave", REGIME, SHARE),
+    Column("unexplained", NUMBER, "share of Δθ beyond the private images' gradients", REGIME, SHARE),
     Column("verdict", TEXT, "whether the update is in the kernel regime, in words", REGIME),
     Column("layer_ranks", TEXT, "{layer: [rank, gap]}", REGIME, JSON),
     Column("attacker_images", TEXT, "what the `attacker_…` columns are measured on: reconstructed or public images",
@@ -164,7 +164,7 @@ LEAKAGE = Table(
     Column("mean_image_l2_median", NUMBER, "`l2_median` of the mean public image", FLOOR, L2),
     Column("mean_image_psnr_mean", NUMBER, "`psnr_mean` of the mean public image", FLOOR, DECIBEL),
     Column("mean_image_leakage", NUMBER, "`leakage` of the mean public image", FLOOR, SHARE, averaged=True),
-    Column("epsilon", NUMBER, "ε: what the guarantee allows likelihoods to differ by is exp(ε)", PRIVACY, title="ε",
+    Column("epsilon", NUMBER, "ε: likelihoods may differ by a factor of up to exp(ε)", PRIVACY, title="ε",
            digits=1),
     Column("delta", NUMBER, "δ, beside which ε holds", PRIVACY),
     Column("privacy_unit", TEXT, "what is hidden: one image (`record`) or all that a client does (`client`)", PRIVACY),
@@ -202,8 +202,8 @@ LEAKAGE = Table(
            "what it gives away to whoever sees it", BEYOND, SHARE, averaged=True),
     Column("l2_best_exposed", NUMBER, "distance of the most exposed private image to its nearest candidate, returned "
            "or held: of the image where it is smallest relative to `floor_l2`", BEYOND, L2, averaged=True),
-    Column("leakage_p95", NUMBER, "95th percentile over private images of what `leakage` is the mean of; of fewer than "
-           "20 images the largest", BEYOND, SHARE, averaged=True),
+    Column("leakage_p95", NUMBER, "95th percentile of the values over private images whose mean is `leakage`; of fewer "
+           "than 20 the largest", BEYOND, SHARE, averaged=True),
     Column("null_recovered", NUMBER, "`recovered` against other images, mean of the sets", NULL),
     Column("null_recovered_fraction", NUMBER, "`null_recovered` over `num_private`", NULL, SHARE, averaged=True),
     Column("null_leakage", NUMBER, "`leakage` against other images, mean of the sets", NULL, SHARE, averaged=True),
@@ -217,13 +217,13 @@ LEAKAGE = Table(
     Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
-    Column("membership_told", COUNT, "of those, told to be members: with a score above `membership_threshold`", TOLD,
+    Column("membership_told", COUNT, "of those, predicted members: with a score above `membership_threshold`", TOLD,
            title="members", text=cells.members,
            legend="of the candidates, told to have taken part, at the false-positive rate of the verdict."),
     Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
            "that so many images held out can keep", TOLD, SHARE),
     Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),
-    Column("membership_p", NUMBER, "probability of at least as many told where no candidate is a member", TOLD, SHARE),
+    Column("membership_p", NUMBER, "p-value of `membership_told` if no candidate were a member", TOLD, SHARE),
     Column("num_vouched", COUNT, "images returned that passed the attack's own test against decoys; empty for attacks "
            "that return whatever they find", RETURNED),
     Column("recognized", COUNT, "`recovered`, or private images that an eye would know: more alike than "
@@ -235,7 +235,7 @@ LEAKAGE = Table(
     Column("recognized_fraction", NUMBER, "`recognized` over `num_private`", BEYOND, SHARE, title="recognized",
            averaged=True),
     Column("floor_recognized_fraction", NUMBER, "`recognized_fraction` of the floor", FLOOR, SHARE, averaged=True),
-    Column("recognized_threshold", NUMBER, "a correlation, above which as many public images as were returned are for "
+    Column("recognized_threshold", NUMBER, "correlation: as many public images as were returned exceed it for "
            "at most 1 in 100 private images; empty where the public images are too few to tell", BEYOND, SHARE),
     Column("class_floor_leakage", NUMBER, "`leakage` of those", CLASSES, SHARE, averaged=True),
     Column("class_floor_recovered_fraction", NUMBER, "`recovered_fraction` of those", CLASSES, SHARE, averaged=True),
@@ -310,7 +310,7 @@ CANDIDATES = Table(
     Column("index", INTEGER, "of the candidate in its file", CANDIDATE),
     Column("residual", NUMBER, "ρ: share of it that lies outside the span of the update", CANDIDATE, SHARE),
     Column("score", NUMBER, "−log ρ: higher for images that were trained on", CANDIDATE),
-    Column("member", COUNT, "1: told to be a member, with a score above the threshold that `--public` calibrates; 0: "
+    Column("member", COUNT, "1: predicted member, with a score above the threshold that `--public` calibrates; 0: "
            "not; empty where nothing calibrates it", CANDIDATE),
 )  # fmt: skip
 
@@ -356,7 +356,7 @@ COMPARED = (
     Column("recovered_difference", NUMBER, f"of `recovered_fraction` to {PLAIN}, mean of the pairs", OVER_SEEDS),
     Column("recovered_difference_low", NUMBER, f"{LOW} of that: {CLUSTERS}", OVER_SEEDS),
     Column("recovered_difference_high", NUMBER, f"{HIGH} of that", OVER_SEEDS),
-    Column("recovered_pairs", COUNT, "pairs of clients that it is over, of seeds where clients are hidden", OVER_SEEDS),
+    Column("recovered_pairs", COUNT, "client pairs averaged; seed pairs where clients are hidden", OVER_SEEDS),
     Column("recovered_p", NUMBER, "exact two-sided sign test of the seeds' mean differences; with n seeds at least "
            "2 / 2ⁿ, and empty where nothing differs", OVER_SEEDS),
     Column("test_accuracy_low", NUMBER, f"{LOW}: Student's t over seeds, cut at 0 and 1", OVER_SEEDS, SHARE),
@@ -367,7 +367,7 @@ COMPARED = (
            OVER_SEEDS),
     Column("not_attacked_by", TEXT, "attacks without a result on the defense under that threat model, on any client or "
            "seed, and those of span, ntk and gradient_matching that did not run, each with the reason; empty where "
-           "none is missing. That span refuses what shows it nothing is named only where another one is missing",
+           "none is missing. A refusal by span is named only where another attack is missing, too",
            OVER_SEEDS, title="not attacked by"),
     Column("prior_success", NUMBER, "κ: the largest share of public images that lie within 20 dB of a single one of "
            "them, itself included: the chance of the best guess that looks at nothing; of the first seed", BOUND,
@@ -421,8 +421,8 @@ AT_SETTING = (
 )
 EQUAL_UTILITY = Table(
     "equal_utility.csv",
-    "One row per family of `benchmark.strengths`, threat model and accepted loss of accuracy. The strongest setting of "
-    "the family counts whose mean loss is no larger, a setting that was run; where there is none, the row is empty. "
+    "One row per family of `benchmark.strengths`, threat model and accepted loss of accuracy. It shows the "
+    "strongest setting that was run and whose mean loss is no larger; without one, it is empty. "
     "Its other columns are those of benchmark.csv, of the attack that recovers most in the last attacked round.",
     Column("family", TEXT, "the defense that is swept over its strength", EQUAL),
     *leakage("threat_model"),

@@ -235,7 +235,7 @@ def told_in(recorded: RecordedObservation) -> tuple[Knowledge, bool]:
 
 
 Contents = Mapping[str, State]
-"""The tensors of files, by the labels of a `Material`."""
+"""Tensors of files, by label of `Material.sources`."""
 PUBLIC, DISTILLED = "public images", "distilled by client {}"  # labels; those of checkpoints are their names
 
 

@@ -35,8 +35,8 @@ PROBE_STEPS = 4  # of training; fewer if they take longer than LONG_STEPS
 PROBE_IMAGES = 128  # of a step; the time of a larger step is extrapolated
 LONG_STEPS = 2.0  # seconds
 STARTUP = 35.0  # processor seconds that Flower, Ray and their workers take to come up
-DEAR = 600.0  # processor seconds of attacks, from which on the dearest is named
-# Processor seconds beside training and attacks, and for each parameter of the network: measured by
+DEAR = 600.0  # processor seconds of one attack, from which on it is named
+# Processor seconds beside training and attacks, (fixed, for each network parameter): measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/records/scale.md).
 REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
 DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score
@@ -46,7 +46,7 @@ def describe_plan(plan: RunPlan) -> str:
     """Describe in a few lines what would run, and estimate its time."""
     scenario = plan.cells[0].scenario
     data = load_data(plan.cells[0].client_config(use_gpu=False))
-    sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # images of few are kept
+    sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # few splits stay cached
     parameters = plan.parameters
     attacks = sum(map(expected_attacks, plan.cells))
     federation, adversary = scenario.federation, scenario.adversary
@@ -87,11 +87,11 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
     longer = ", ".join(label for label, seconds in by_attack.items() if seconds is None)
     handling = sum(map(handling_seconds, plan.cells, parameters))
     whole, cores = STARTUP + pretraining + training + attacking + handling, os.cpu_count() or 1
-    idle = STARTUP / 2 + pretraining + (training + handling) / cores
-    idle += attacking / (scenario.engine.attack_workers or cores)
+    elapsed = STARTUP / 2 + pretraining + (training + handling) / cores
+    elapsed += attacking / (scenario.engine.attack_workers or cores)
     most = dearest(scenario.attacks, by_attack)
     return [
-        f"cost:    about {clock(whole)} of processor time, {clock(idle)} on {cores} idle cores "
+        f"cost:    about {clock(whole)} of processor time, {clock(elapsed)} on {cores} idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
         f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it), if none stops early"
         f"{not_counting(longer, scenario.adversary.timeout) if longer else ''}",

@@ -26,16 +26,16 @@ ORDER = ("span", "ntk", "gradient_matching")
 
 
 def advice(observation: Observation, knowledge: Knowledge, found: Linearity) -> list[str]:
-    """Return a line for each attack, the one to try first at the head, each with a reason."""
+    """Return lines: which attack to try first, then each attack with a reason."""
     if found.update.delta_linf == 0:
         return ["The update is zero: the client returned what it was sent, and no attack finds anything."]
-    lines = {name: _refusal(name, observation, knowledge) for name in ORDER}
-    works = {name for name, refused in lines.items() if not refused}
+    refusals = {name: _refusal(name, observation, knowledge) for name in ORDER}
+    works = {name for name, refused in refusals.items() if not refused}
     said = {
-        "span": lines["span"] or _span(observation, found),
-        "ntk": lines["ntk"] or f"can be tried: {found.verdict}",
-        "gradient_matching": lines["gradient_matching"]
-        or "can be tried: it simulates the local steps that it was told, which is for one or a few of them",
+        "span": refusals["span"] or _span(observation, found),
+        "ntk": refusals["ntk"] or f"can be tried: {found.verdict}",
+        "gradient_matching": refusals["gradient_matching"]
+        or "can be tried: it simulates the local steps that it was told, and suits one or a few of them",
     }
     best = _best(works, found)
     head = f"Try `{best}` first." if best else "No attack promises much here; what follows says why."
@@ -64,8 +64,8 @@ def _span(observation: Observation, found: Linearity) -> str:
     count = infer_image_count(observation)
     if count is None or found.update.images_layer is None:
         return (
-            "can be tried: the images do not reach a linear layer as they are, so it looks for them behind the layers "
-            "in front; exact after one local step, less sure after several"
+            "can be tried: layers lie between the images and the first linear one, so it looks for them through these; "
+            "exact after one local step, less sure after several"
         )
     if found.update.has_rank:
         return (
@@ -92,7 +92,7 @@ ROWS = {
 }
 VIEWS = {
     "adversary": "As an attacker can measure it, without the private images",
-    "evaluator": "As only who holds the data can measure it, on the private images",
+    "evaluator": "As the holder of the data can measure it, on the private images",
 }
 
 
@@ -115,7 +115,7 @@ def measure_regime(observation: Observation, images: Tensor, complete: bool, see
 def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     """Read the private images behind an observation, in the model's input space, for the evaluator alone."""
     if cell not in record.cells:
-        raise InputError("--evaluator takes private images from a scenario, an audit has none: --images PATH")
+        raise InputError("--evaluator reads a scenario's private images, an audit has none: give --images PATH")
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
@@ -151,7 +151,7 @@ def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> in
 def whose_images(own: int | None, number: int) -> str:
     """Say whether the images of a measurement are those of the update."""
     if own is None:
-        return "Whether these are the images trained on is not told: the first layer's update has no clear rank."
+        return "It is unknown whether these images were trained on: the first layer's update has no clear rank."
     if own == number:
         which = "The image is" if number == 1 else f"All {number} images are"
         return f"{which} among those that the update was computed on, by what it spans."

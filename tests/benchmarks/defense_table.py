@@ -18,10 +18,12 @@ def share(value: float) -> str:
 
 
 def strongest_rows(table: pd.DataFrame) -> list[list[str]]:
-    """For every defense the strongest attack in each view, with the 95 % interval, and what the defense costs."""
+    """For every defense the strongest attack in each view, with the 95 % interval, what the defense costs, and the AUC of
+    the server's membership test."""
     best = strongest(table)
     views = [view for view in VIEWS if view in set(best.threat_model)]
-    rows = [["defense", *(name for view in views for name in (view, "by", "held")), "accuracy", "difference", "ε"]]
+    columns = [name for view in views for name in (view, "by", "held")]
+    rows = [["defense", *columns, "accuracy", "difference", "ε", "AUC"]]
     for defense, own in best.groupby("defense", sort=False):
         cells = [f"`{defense}`"]
         for view in views:
@@ -35,7 +37,8 @@ def strongest_rows(table: pd.DataFrame) -> list[list[str]]:
         against = "" if len(spent) == len(own) else " only"
         epsilon = "" if spent.empty else f"{spent.epsilon.max():.1f} {spent.privacy_unit.iloc[0]}"
         epsilon += f", {spent.threat_model.iloc[0]}{against}" if len(spent) and against else ""
-        rows.append([*cells, share(one.test_accuracy), gained, epsilon])
+        seen = table[(table.defense == defense) & (table.threat_model == "server") & (table.target == "private")]
+        rows.append([*cells, share(one.test_accuracy), gained, epsilon, share(seen.membership_auc.max())])
     return rows
 
 

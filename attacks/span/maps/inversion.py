@@ -77,7 +77,7 @@ class MapTarget:
 class Inverted:
     """Images with the wanted maps, as far as the descent came.
 
-    images: (M, C, H, W), of every map's starts the one with the smallest residual. residual: (M,), ‖maps(x) − wanted‖ /
+    images: (M, C, H, W), the start with the smallest residual for each map. residual: (M,), ‖maps(x) − wanted‖ /
     ‖wanted‖. decoy_error: (M,), ‖x' − d‖ / ‖d − its mean colour‖ of a decoy d that was inverted to x' from maps as
     inexact as this image's.
     """
@@ -104,7 +104,7 @@ def invert_maps(
     progress: Progress = silent,
     descent: Descent | None = None,
 ) -> Inverted | None:
-    """Images (M, C, H, W) whose maps are the wanted ones, by `descent`, by default `MAP_INVERSION.descent`, from several
+    """Images (M, C, H, W) whose maps are the wanted ones, by `descent` (default `MAP_INVERSION.descent`), from some
     random starts in one batch; then as many decoys, from one start each.
 
     None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
@@ -180,7 +180,7 @@ class PixelSpace:
         return images if self.bounds is None else torch.minimum(torch.maximum(images, self.bounds[0]), self.bounds[1])
 
     def decoys(self, count: int, generator: torch.Generator) -> Tensor:
-        """Images of nobody (count, C, H, W) with the contrast of photographs, about the middle of the bounds."""
+        """Synthetic images (count, C, H, W) with the contrast of photographs, about the middle of the bounds."""
         leaves = dead_leaves(count, self.shape, generator)
         middle = torch.zeros(1, 1, 1, 1) if self.bounds is None else (self.bounds[0] + self.bounds[1]).cpu() / 2
         return middle + self.range * MAP_INVERSION.decoy_contrast * leaves

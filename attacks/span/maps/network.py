@@ -1,8 +1,8 @@
-"""Convolutions that tell their input maps: one whose update holds the maps, and the one behind it that tests them.
+"""Pairs of convolutions that give away feature maps: one update holds the first one's input, the other tests it.
 
 Both are found by running a network of any class and watching what its convolutions are fed. A pair can be used where
 everything between the two depends on the first one's input alone (normalization, activation, pooling), not on a
-shortcut around it, and something bends it, as a ReLU does: an affine way leads mixtures of maps to mixtures of what the
+shortcut around it, and something is nonlinear, as a ReLU: an affine path takes mixtures of maps to mixtures of what the
 second one saw.
 
 **Statistics** (`read_statistics`) with which BatchNorm normalized a client's batches come from the running ones that it
@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from attacks.interface.observation import State
 from attacks.networks.probing import as_fed, evaluating, probe, random_images, run_network, watched
 
-PROBES = 3  # maps that take the place of a single image's, told by their number
+PROBES = 3  # maps fed in place of one image's: their number shows where they go
 
 
 class _Reached(Exception):
@@ -38,11 +38,10 @@ class _Reached(Exception):
 class MapNetwork:
     """A pair of consecutive convolutions of a network.
 
-    first, second: their names. chain: names of the modules from the first to the one before the second which, run one
-    after the other and followed by a ReLU where `rectified`, are all that lies between; empty where it is not that
-    simple. shape: (C, H, W) of the maps that `first` is fed. positions: P, at which it sees a patch
-    of each. image_shape: (C, H, W) of the network's input. nonnegative: whether no entry of random images' maps is
-    negative, as behind a ReLU.
+    first, second: their names. chain: names of the modules from the first up to the second, if running them in order,
+    and a ReLU where `rectified`, is all that lies between; else empty. shape: (C, H, W) of the maps fed to `first`.
+    positions: P, the number of its patches in each. image_shape: (C, H, W) of the network's input. nonnegative: whether
+    no entry of random images' maps is negative, as behind a ReLU.
     """
 
     model: nn.Module
@@ -68,7 +67,7 @@ class MapNetwork:
     def between(self, state: State, maps: Tensor) -> Tensor:
         """What the second convolution is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
 
-        Without a chain one image of zeros takes the way to the first convolution, and the maps take its place there.
+        Without a chain an image of zeros is run up to the first convolution, where the maps replace it.
         """
         if self.chain:
             for name in self.chain:
@@ -115,8 +114,8 @@ def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tu
 
 @dataclass(frozen=True)
 class VectorLayer:
-    """A convolution that is fed nonnegative maps, some of whose entries are zero. positions: P, of each map's patches.
-    most_rank: that its update can have."""
+    """A convolution that is fed nonnegative maps, some of whose entries are zero. positions: P, the patches of a map.
+    most_rank: of its update."""
 
     name: str
     module: nn.Conv2d
@@ -125,8 +124,8 @@ class VectorLayer:
 
 
 def find_vector_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[VectorLayer, ...]:
-    """The convolutions without groups that are fed what a ReLU lets through, and at fewer positions than there are
-    channels, in the order of their use."""
+    """The ungrouped convolutions that are fed what a ReLU lets through and have fewer positions than `most_rank`, in
+    the order of their use."""
     image, found = random_images(image_shape, 1).to(next(model.parameters())), list[VectorLayer]()
     for name, (fed, given) in _calls(model, image).items():
         module, positions = model.get_submodule(name), given.shape[2] * given.shape[3]
@@ -138,7 +137,7 @@ def find_vector_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> t
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether patches are cut with zeros around the map."""
+    """Whether padding is zeros, of a numeric width."""
     return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
@@ -166,12 +165,12 @@ def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[Map
     (*between, second), fed = one
     layer = pair.convolution(second)
     if not _is_plain(layer) or (layer.groups > 1 and pair.convolution(pair.first).groups > 1):
-        return []  # with groups in both, groups of several images' maps make one that passes
+        return []  # with groups in both, channels of several images pass as one image's
     found = replace(pair, second=second)
     state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
     there, back, nowhere = (found.between(state, sign * maps) for sign in (1, -1, 0))
     if torch.allclose(there + back, 2 * nowhere, atol=1e-5):
-        return []  # nothing bends between them, so that mixtures of maps pass, too
+        return []  # it is affine between them: mixtures of maps would pass, too
     for rectified in (True, False):
         simple = replace(found, chain=tuple(between), rectified=rectified)
         try:
@@ -248,7 +247,7 @@ class BatchStatistics:
 
 
 def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStatistics | None:
-    """None where no running statistic moved: there is none, or the client kept it, or used the one it received."""
+    """The batches' statistics; None if no running one moved: there is none, or it was withheld or frozen."""
     moved = {
         name: module
         for name, module in model.named_modules()
@@ -271,7 +270,7 @@ def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStat
 
 
 def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:
-    """How many batches a layer had seen before and after training; one apart where that is not returned."""
+    """How many batches a layer had seen before and after training; 0 and 1 if it did not return that."""
     counted = f"{layer}.num_batches_tracked"
     if counted not in initial or counted not in final:
         return 0, 1

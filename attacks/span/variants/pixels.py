@@ -44,9 +44,9 @@ from attacks.update.spectrum import Spectrum, group_views
 
 @dataclass(frozen=True)
 class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
-    """Images in the span of the first layer's update: what is read and reported of it, whatever tells them apart.
+    """Base of variants whose images lie in the span of the first layer's update; subclasses search and accept.
 
-    observation: with the checkpoints of a client whose BatchNorm was in evaluation mode.
+    observation: with checkpoints as if BatchNorm had been in evaluation mode.
     has_zeros: whether duals have zeros: those of ReLU, unless BatchNorm mixed the signals of a batch.
     """
 
@@ -69,8 +69,8 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
             pairs = tuple(with_batch_mean(*pair, network) for pair in observation.pairs)
         except NoBatchMean as error:
             raise InputError(
-                "attack 'span' needs BatchNorm in evaluation mode, or the mean of its only batch: that of model "
-                f"{type(observation.model).__name__!r} normalized by the batch, so that the update shows differences, "
+                "attack 'span' needs BatchNorm in evaluation mode, or the mean of its only batch: in model "
+                f"{type(observation.model).__name__!r} it normalized by the batch, so the update shows differences, "
                 f"and {error} (use 'gradient_matching')"
             ) from None
         has_zeros = has_zeros and not any(0 in layers for layers in mixed)
@@ -114,7 +114,7 @@ class PixelVariant(FirstLayerVariant[Candidates]):
     """Images tested by the second layer's update and by the zeros of their duals."""
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
-        """Points of the first layer's span with features in the second layer's, and which pass the sparsity test."""
+        """Points of the first layer's span with features in the second's; which of them pass the sparsity test."""
         layers, tests = evidence.defense.layers, evidence.tests
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         starts, ends = (layers.by_round(end) for end in layers.fed)
@@ -129,8 +129,8 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted candidates, (M, in) in float32: those that are certain one by one, or, where noise or what was
-        completed hides the zeros of duals and blurs the second layer, those that explain its update as a set."""
+        """The accepted candidates, (M, in) in float32: those that are certain one by one, or, where noise or the
+        completion hides the zeros of duals and blurs the second layer, those that explain its update as a set."""
         judge = PixelJudge(self.knowledge, self.observation.input_shape, evidence, candidates, generator)
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
@@ -167,14 +167,14 @@ class PixelJudge:
 
     @cached_property
     def explaining(self) -> ExplanationTest:
-        """The test of candidates as a set, on the second layer's updates in the rounds that test."""
+        """The test of candidates as a set, on the second layer's updates of rounds in `tests`."""
         evidence, tests = self.evidence, self.evidence.tests
         noise = evidence.defense.second_noise(list(tests.values()), evidence.outside)
         update = evidence.defense.layers.second[list(tests)].float().repeat_interleave(len(evidence.path), 0)
         return ExplanationTest(self.candidates, update, noise, len(tests))
 
     def certain(self) -> Acceptance:
-        """Accept the images that the second layer and the duals of the others leave no doubt of."""
+        """Accept the images that are certain by the second layer and by the duals of the others."""
         evidence, candidates = self.evidence, self.candidates
         layers, tests = evidence.defense.layers, evidence.tests
         starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
@@ -198,7 +198,7 @@ class PixelJudge:
 
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. Where noise hides the zeros of
-        duals they are fitted to the first layer, and those that were too rough before are judged once more."""
+        duals, fit the candidates to the first layer, and judge them again if they were too rough."""
         defense = self.evidence.defense
         acceptance = self.explaining.judge(self.candidates.accepted(), self.generator)
         if not self._needs_fit(acceptance):
@@ -224,8 +224,8 @@ class PixelJudge:
 
     @property
     def may_be_mixed(self) -> bool:
-        """Whether no image has the zeros of its dual though nothing hides these, as where clients mix their images; the
-        range of pixels has to be known, and to bind more pixels than any vertex meets it in."""
+        """Whether no image has the zeros of its dual though nothing hides these, as where clients mix images.
+        False if the pixel range is unknown, or the images are too many to tell from other vertices."""
         few = 1 < self.evidence.count <= EXTREME.most_of_rank * self.evidence.rank
         known = self.knowledge.pixel_mean is not None
         return self.candidates.sparsity_tested and not len(self.candidates.passed) and few and known

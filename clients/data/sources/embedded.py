@@ -12,7 +12,7 @@ from clients.config import DataConfig
 from clients.data.arrays import ArraySplit, Dataset, holdout
 
 NUM_TEST_DIGITS, NUM_TEST_FACES = 360, 40
-LARGEST = 16  # the pixels of digits are counts of 4x4 blocks, 0 to 16
+LARGEST = 16  # a pixel of a digit counts the set ones in a 4x4 block
 NUM_FACES = 100  # they come first
 
 

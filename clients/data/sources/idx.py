@@ -74,7 +74,7 @@ def _read(path: Path, magic: int, dimensions: int) -> np.ndarray:
             size, sizes = math.prod(shape), "x".join(map(str, shape))
             if min(shape) < 1 or size > MOST_BYTES:
                 raise InputError(f"{str(path)!r} holds {sizes} pixels by its header: fetch it again")
-            content = file.read(size + 1)  # no more: a few bytes can be packed gigabytes
+            content = file.read(size + 1)  # no more: a few bytes may unpack to gigabytes
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{str(path)!r} could not be read: {one_line(error)}") from None
     if len(content) != size:

@@ -46,14 +46,14 @@ def _part(source: str, fields: dict[str, np.ndarray], part: str) -> tuple[np.nda
 
 
 def _channels_first(source: str, field: str, pixels: np.ndarray) -> np.ndarray:
-    """Return (N, C, H, W), checked. If both ends could be the channels, they are the last axis."""
+    """Return pixels (N, C, H, W), checked. If axes 1 and 3 could both be the channels, 3 is."""
     if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
         raise InputError(f"{source}: {field} is {pixels.dtype}: uint8 or floats in [0, 1] are expected")
     if not pixels.size:
         raise InputError(f"{source}: {field} holds no pixels: its shape is {pixels.shape}")
     if pixels.dtype.kind == "f":
         lowest, highest = float(pixels.min()), float(pixels.max())
-        if not (lowest >= 0 and highest <= 1):  # in this form it is also true of NaN
+        if not (lowest >= 0 and highest <= 1):  # written so that NaN is refused, too
             raise InputError(f"{source}: {field} lies in [{lowest:g}, {highest:g}]: scale its floats to [0, 1]")
     if pixels.ndim == 3:
         return pixels[:, None]

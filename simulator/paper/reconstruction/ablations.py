@@ -1,4 +1,4 @@
-"""Remarks of appendices G.1 and H, each a change of one thing on the same images: the learning rate of training (H.2),
+"""Appendices G.1 and H of Loo et al. (2024): one change each, on the same images: the learning rate of training (H.2),
 softplus in place of ReLU (H.3), 64-bit numbers (H.5), and the labels that images and duals imply (equation 6, G.1)."""
 
 import math
@@ -33,7 +33,7 @@ NEAR = 0.5  # share of the distance to the nearest other private image, within w
 
 class AblationSettings(Section):
     """iterations, learning_rate: of the attack. rates: factors on the learning rate of training. early_loss: at which
-    training stops where labels are asked for once more."""
+    training stops for the variant `stopped`."""
 
     iterations: Count = 80_000
     learning_rate: Positive = 0.02
@@ -43,7 +43,7 @@ class AblationSettings(Section):
 
 @dataclass(frozen=True)
 class Unsmoothed(NTKAttack):
-    """The attack with ReLU itself, where the gradient of an image is 0 or not. It is not registered: for comparison."""
+    """The attack with ReLU itself in place of softplus (H.3), for comparison. It is not registered as an attack."""
 
     def _optimization(self, observation: Observation, knowledge: Knowledge) -> NTKOptimization:
         problem = super()._optimization(observation, knowledge)
@@ -67,7 +67,7 @@ class WithReLU:
 
 
 def cost(run: ExperimentRun, settings: AblationSettings) -> float:
-    """The largest network's training and attack, as often as there are variants; float64 counts twice."""
+    """Seconds of all variants in all cells, each as the cell with most images; float64 counts twice."""
     cell = max(run.cells, key=num_private)
     owner, training = Owner.of(cell.scenario), cell.scenario.training
     step = seconds_per_step(lambda steps: fit(cell, owner, training.model_copy(update={"steps": steps})))
@@ -95,8 +95,8 @@ def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False
 
 
 def label_scores(owner: Owner, l2: Tensor, implied: Tensor) -> dict[str, float]:
-    """Of the private images that were found, closer than half the way to the nearest other one: how many (`found`), the
-    share whose implied label has the right sign (`right`), and the mean of |implied − target| (`label_error`).
+    """`found`: number of private images reconstructed to within `NEAR` of the distance to the nearest other. Of them,
+    `right`: share whose implied label has the right sign; `label_error`: mean of |implied − target|.
 
     l2: (N,), of the reconstructions. implied: (N, 1), f_θ₀(x̂) + Σ_j K_θ₀(x̂, x̂_j) α_j, which equation 6 sets to y.
     """
@@ -112,7 +112,7 @@ def label_scores(owner: Owner, l2: Tensor, implied: Tensor) -> dict[str, float]:
 
 
 def ablation_statistics(data: pd.DataFrame) -> Statistics:
-    """Mean L2 of every variant, and what is said of labels. data: rows as of `variants_of`."""
+    """Mean L2 of every variant, and scores of labels. data: the rows of `variants_of`."""
     l2 = data.groupby("variant").l2.mean()
     by_rate = data[data.variant.isin(["recipe", "rate"])].groupby("rate").l2.mean()
     labels = data[data.variant.isin(["fitted", "stopped"])].groupby("variant")[["found", "right", "label_error"]].mean()

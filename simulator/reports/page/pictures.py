@@ -1,4 +1,4 @@
-"""Make the pictures and facts of a page: images as data URIs, and the description in a run directory in words."""
+"""Make the pictures and facts of a page: images as data URIs, and scenario.yaml or audit.yaml in words."""
 
 import base64
 import io
@@ -61,7 +61,7 @@ def _part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def audit_command(options: dict[str, Any], out: str) -> str:
-    """Return the command of an audit. options: of its description."""
+    """Return the command of an audit. options: in audit.yaml."""
     given = {name: options.get(name) for name in FLAGS}
     texts = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()}
     said = [f"--{name} {value}" for name, value in texts.items() if value]
@@ -90,7 +90,7 @@ LARGEST = 128  # pixels of a side: a page with many images stays small enough to
 SMALL = 64  # pixels of a side up to which an image is stored without loss
 TOGETHER = 5  # pairs that a phone has room for side by side
 WORST, OTHERS = 10, 5  # pairs of the client exposed worst, and of each of the others
-CSS_PIXELS = 96  # of an inch
+CSS_PIXELS = 96  # per inch
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,16 @@ def own():
     (tmp_path / "own.py").write_text(trouble)
     result = fedspill("attack", *pair, "--model", f"{tmp_path / 'own.py'}:own", "--attack", "ntk", "--out", tmp_path)
     assert result.returncode == 1 and "fault of fedspill" not in result.stderr
-    assert f"ValueError: no gradients, please, in or below {tmp_path / 'own.py'}:6;" in result.stderr
+    place = f"in or below {tmp_path / 'own.py'}:6, which is no code of fedspill's;"
+    assert f"ValueError: no gradients, please, {place}" in result.stderr
 
 
 def test_an_exception_of_the_user_s_attack_names_its_line(fedspill, pair, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     result = fedspill("attack", *pair, "--attack", f"{tmp_path / 'mine.py'}:Mine", "--out", tmp_path / "out")
     assert result.returncode == 1 and "fault of fedspill" not in result.stderr
-    assert f"NameError: name 'bais' is not defined, in or below {tmp_path / 'mine.py'}:8;" in result.stderr
+    place = f"in or below {tmp_path / 'mine.py'}:8, which is no code of fedspill's;"
+    assert f"NameError: name 'bais' is not defined, {place}" in result.stderr
 
 
 def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_null(fedspill, pair, tmp_path):

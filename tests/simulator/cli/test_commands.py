@@ -39,7 +39,7 @@ def test_a_name_has_a_sentence(fedspill):
     assert set(known) == {"attacks", "defenses", "data", "models", "strategies"}
     for kind in ("attacks", "defenses", "data", "models"):
         assert all(len(text.split()) > 2 and text.endswith(".") for text in known[kind].values())
-    assert known["attacks"]["span"].startswith("Solve for the exact images")
+    assert known["attacks"]["span"].startswith("Compute the exact images")
     assert {"FedAvg", "FedAdam"} <= {*known["strategies"]}
     assert not [line for line in fedspill("list").stdout.splitlines() if len(line) > 80]
 
