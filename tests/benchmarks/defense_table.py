@@ -18,8 +18,8 @@ def share(value: float) -> str:
 
 
 def strongest_rows(table: pd.DataFrame) -> list[list[str]]:
-    """For every defense the strongest attack in each view, with the 95 % interval, what the defense costs, and the AUC of
-    the server's membership test."""
+    """For every defense the strongest attack in each view, with the 95 % interval, what the defense costs, and the AUC
+    of the server's membership test."""
     best = strongest(table)
     views = [view for view in VIEWS if view in set(best.threat_model)]
     columns = [name for view in views for name in (view, "by", "held")]
