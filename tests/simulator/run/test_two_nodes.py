@@ -76,13 +76,13 @@ def test_workers_need_no_file_of_the_run(tmp_path, nodes):
             dispatcher.submit(make_job(store.root, client))
         # what the round started with, once for all, and what each of the three returned
         checkpoints = sorted(store.checkpoints.glob("*.safetensors"))
-        assert len(checkpoints) == 4 and sorted(dispatcher.shelf.held) == checkpoints
+        assert len(checkpoints) == 4 and sorted(dispatcher.held) == checkpoints
         store.checkpoints.rename(store.root / "hidden")
         ray.get(gate.open.remote())
         found = []
         while dispatcher.pending:
             found += dispatcher.collect(timeout=60)
-        assert not dispatcher.shelf.held
+        assert not dispatcher.held
         dispatcher.close()
     finally:
         stop_ray()
