@@ -102,22 +102,23 @@ def invert_maps(
     bounds: tuple[Tensor, Tensor] | None,
     generator: torch.Generator,
     progress: Progress = silent,
-    descent: Descent | None = None,
+    tested: Descent | None = None,
 ) -> Inverted | None:
-    """Images (M, C, H, W) whose maps are the wanted ones, by `descent` (default `MAP_INVERSION.descent`), from some
-    random starts in one batch; then as many decoys, from one start each.
+    """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in one
+    batch; then as many decoys, from one start each.
 
     None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
     decoys, ends no nearer to them than their mean colours, as with random weights.
 
     shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
-    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
+    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual. tested: a
+    descent by which decoys came back already; it needs no pilot.
     """
     own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
-    descent = _affordable(target, descent or own.descent)
+    descent = _affordable(target, tested or own.descent)
     if descent is None:
         return None
-    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
+    if tested is None and decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
         return None
     images, residual = _descended(target, pixels, descent, own.starts, generator, progress)
     best = residual.view(own.starts, -1).argmin(0) * len(wanted) + torch.arange(len(wanted), device=wanted.device)

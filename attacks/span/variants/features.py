@@ -176,7 +176,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
         found = None
         if decoys_lost(target, pixels, descent, FEATURE.pilot_decoys, generator) < FEATURE.pilot_error:
-            found = invert_maps(target, pixels.shape, pixels.bounds, generator, descent=descent)
+            found = invert_maps(target, pixels.shape, pixels.bounds, generator, tested=descent)
         trusted = torch.zeros(len(features), dtype=torch.bool) if found is None else found.trusted.cpu()
         reason: str | None = None
         if not trusted.all():
