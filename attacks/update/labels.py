@@ -29,12 +29,21 @@ NOISE_STD = 0.2  # of their pixels, as in the images that the NTK attack starts 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """counts: (K,) int64, of sum N (two classes where the network has one output). shares: (K,) before rounding, of sum
-    1. confidence: 1 where N·shares are integers, 0 where some class is half an image from one."""
+    """What the last layer's update says of the classes.
+
+    counts: (K,) int64, of sum N (two classes where the network has one output)
+    shares: (K,) before rounding, of sum 1
+    confidence: 1 where N·shares are integers, 0 where some class is half an image from one
+    misfit: sum of the absolute differences by which shares had to be moved to be ≥ 0 and of sum 1; large where the
+        training was of another kind
+    prior: (K,) the shares that the network itself predicts, s̄, on the images that stand for private ones
+    """
 
     counts: Tensor
     shares: Tensor
     confidence: float
+    misfit: float
+    prior: Tensor
 
 
 def estimate_label_counts(
@@ -71,18 +80,20 @@ def estimate_label_counts(
     delta, (weight, bias), mean = observation.delta(), parameter_names(layer), features.mean(0)
     # without a bias, ΔW = −η Σ (s − y) hᵀ is Δb along the mean feature
     change = delta[bias].cpu() if bias in delta else delta[weight].cpu() @ mean / (mean @ mean)
-    shares = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss, coding)
+    told = _shares(predicted + change / (knowledge.learning_rate or 1.0) / weights.sum(), loss, coding)
+    shares = project_to_simplex(told)
     counts = round_to_sum(shares * count, count)
-    return LabelCounts(counts, shares, float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5)))
+    confidence = float(1 - 2 * (shares * count - counts).abs().max().clamp_max(0.5))
+    misfit = float((told - shares).abs().sum())
+    return LabelCounts(counts, shares, confidence, misfit, _shares(predicted, loss, coding))
 
 
 def _shares(targets: Tensor, loss: Loss, coding: Coding | None) -> Tensor:
-    """The share of each class (two where there is one output), of sum 1, from mean targets (K,) as the loss codes."""
+    """The share of each class (two where there is one output) from mean targets (K,) as the loss codes, errors of the
+    estimate included."""
     low, high = (coding or default_coding(len(targets))) if loss == "mse" else (0.0, 1.0)
     shares = (targets - low) / (high - low)
-    if len(shares) == 1:
-        shares = torch.cat([1 - shares, shares])
-    return project_to_simplex(shares)
+    return torch.cat([1 - shares, shares]) if len(shares) == 1 else shares
 
 
 def predictions(loss: Loss, outputs: Tensor) -> Tensor:

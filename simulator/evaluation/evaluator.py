@@ -21,9 +21,12 @@ from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipScore
 from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
+from attacks.update.labels import estimate_label_counts
 from simulator.errors import said_by
 from simulator.evaluation.truth import NO_OTHERS, Truth
 
+MISFIT = 1.0  # of shares of classes: SGD had 0.4 at most, Adam 2 to 8 (docs/records/label_counts.md)
+UNTAUGHT = 0.1  # distance of what a network predicts on noise from equal shares, from which on noise will not do
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 
 
@@ -82,6 +85,32 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
     known = None if truth.labels is None or classes is None else torch.cat([truth.labels, classes[:OUTSIDERS]])
     residual = tell_members(attack.there, attack.knowledge, images, known).residual
     return MembershipScore.of(*residual.split([len(truth.private), len(public)])).columns()
+
+
+def told_classes(observation: Observation, knowledge: Knowledge) -> dict[str, Any]:
+    """Estimate how many private images there are of each class; nothing unless the adversary knows the learning rate
+    and the steps. Raise InputError where the estimate cannot be trusted. No truth is needed."""
+    if knowledge.learning_rate is None or knowledge.steps is None:
+        return {}
+    found = estimate_label_counts(observation, knowledge, momentum=knowledge.momentum or 0.0)
+    if found.misfit > MISFIT:
+        raise InputError("the last layer's update is not what SGD of this rate and so many steps sends")
+    untaught = float((found.prior - 1 / len(found.prior)).abs().sum()) / 2 <= UNTAUGHT
+    if knowledge.public_images is None and not untaught:
+        raise InputError("the network knows the classes already, so that public images have to be granted")
+    return {"class_counts": json.dumps({str(number): count for number, count in enumerate(found.counts.tolist())})}
+
+
+@measure("classes")
+def classes(attack: FinishedAttack) -> dict[str, Any]:
+    """Score `told_classes` beside the guess that all classes are equally frequent."""
+    columns, labels = told_classes(attack.observation, attack.knowledge), attack.truth.labels
+    if not columns or labels is None:
+        return columns
+    told = torch.tensor(list(json.loads(columns["class_counts"]).values()), dtype=torch.float64)
+    true = torch.bincount(labels, minlength=len(told)).double() / len(labels)
+    guesses = {"class_error": told / told.sum(), "floor_class_error": torch.full_like(true, 1 / len(true))}
+    return columns | {name: float((shares - true).abs().sum()) / 2 for name, shares in guesses.items()}
 
 
 @measure("kernel distance")

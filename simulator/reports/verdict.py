@@ -25,6 +25,7 @@ from simulator.reports.verdict_membership import (
 from simulator.reports.verdict_words import (
     LOOSER,
     at_worst,
+    classes_line,
     counted,
     features_line,
     guessed,
@@ -49,6 +50,7 @@ REFUSED = "InputError"  # how a failed row's `detail` begins where the attack it
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
 MOST = 6  # reasons of one kind
 MOST_SETTINGS = 6  # of a sweep that are named
+TELLS_CLASSES = 0.5  # of a guess's errors: what the update may leave of them to count as shown
 MOSTLY = 0.5  # of the images that are there up to brightness, as they are: fewer are a reason to doubt the mean
 
 Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
@@ -68,9 +70,9 @@ class Verdict:
     """The meaning of a table.
 
     level: "exposed" if an attack has at least half of the private images of some client; "partly exposed" if it has
-    fewer, images that it would not vouch for or features alone, or if the update tells members from others; "nothing
-    shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing was shown and an
-    exception left some attack without any result.
+    fewer, images that it would not vouch for or features alone, or if the update tells members from others or counts of
+    classes; "nothing shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing
+    was shown and an exception left some attack without any result.
     headline: one sentence.
     statements: by kind, in the order of `TITLES`; of each kind the most telling first.
     """
@@ -120,8 +122,13 @@ def _level(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> Leve
 
 
 def _exposed(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
-    """Return what is exposed: images, features, members."""
-    found = {"images": (good.share > 0).any(), "features": bool(features_line(good)), "members": tells(tested)}
+    """Return what is exposed: images, features, members, classes."""
+    found = {
+        "images": (good.share > 0).any(),
+        "features": bool(features_line(good)),
+        "members": tells(tested),
+        "classes": (good.class_error <= good.floor_class_error * TELLS_CLASSES).any(),
+    }
     return [name for name, there in found.items() if there]
 
 
@@ -130,7 +137,7 @@ def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
     if (good.share > 0).any():
         broken, _ = _settings(good)
         lines += [_rounds(worst_of(good), good), *_viewers(good, lost=True), broken]
-    lines += [features_line(good), _held(good), _up_to(good)]
+    lines += [features_line(good), _held(good), _up_to(good), classes_line(good)]
     return [*lines, *(membership_lines(tested) if tells(tested) else []), reconciled(good)]
 
 
@@ -229,7 +236,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
     if "members" in exposed:
         return membership_headline(good, tested)
     if exposed:
-        return f"No image was recovered, but {features_line(good)}"
+        return f"No image was recovered, but {features_line(good) or classes_line(good)}"
     if level == "no result":
         unknown = _unknown(rows)
         return f"{unknown}; no other attack showed anything" if unknown and len(good) else NOTHING_KNOWN

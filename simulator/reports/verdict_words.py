@@ -129,6 +129,28 @@ def features_line(good: pd.DataFrame) -> str:
     )
 
 
+MOST_CLASSES = 5  # that a verdict names
+
+
+def classes_line(good: pd.DataFrame) -> str:
+    """Say how many images of each class an update tells: of the client whose counts are furthest beyond a guess,
+    without the truth of the first. "" where no counts are better than equal ones."""
+    rows = good[good.class_counts.notna() & ~(good.class_error >= good.floor_class_error)]
+    if rows.empty:
+        return ""
+    row = rows.loc[(rows.class_error - rows.floor_class_error).fillna(0.0).idxmin()]
+    there = sorted(((count, name) for name, count in json.loads(row.class_counts).items() if count), reverse=True)
+    named = listed([f"{count} of class {name}" for count, name in there[:MOST_CLASSES]])
+    more = ", the most frequent ones" if len(there) > MOST_CLASSES else ""
+    how = "which nobody checked against the truth"
+    if pd.notna(row.class_error):
+        how = f"{percent(row.class_error)} of the images in a wrong class ({percent(row.floor_class_error)} by a guess)"
+    return (
+        f"the update of {whose(row.client)} in round {row['round']} tells how many images it has of each class: "
+        f"{named}{more}; {how}"
+    )
+
+
 def at_worst(row: pd.Series) -> str:
     """Say how many images of a row of `exposure_rows` are exposed, by the largest count, and by `recovered`, too, if
     it is smaller: 66 of 72 up to brightness and contrast (54 as they are)."""
@@ -178,9 +200,9 @@ HOW = (
 
 
 def remedies(exposed: Sequence[str]) -> list[str]:
-    """Say what to do next. exposed: keys of `AGAINST`."""
+    """Say what to do next. exposed: what leaks; against what is no key of `AGAINST` no defense was measured."""
     lines = []
-    for what in exposed:
+    for what in (name for name in exposed if name in AGAINST):
         members = what == "members"
         left = "AUC" if members else "share of images"
         besides = "; features were not measured" if what == "features" else ""

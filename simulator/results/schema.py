@@ -68,6 +68,11 @@ TOLD = Group(
     "(`--candidates`, `--public`). No truth is needed.",
     "attacks/calibration.py",
 )
+TOLD_CLASSES = Group(
+    "How many private images there are of each class, by the update of the last layer. Empty unless the adversary "
+    "knows the learning rate and the steps of local training.",
+    "attacks/update/labels.py",
+)
 UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/evaluator.py")
 REGIME = Group(
     "How linear the network was along the last round's update ([why an attack works](../explanation/diagnose.md)): on "
@@ -246,6 +251,10 @@ LEAKAGE = Table(
            "in parentheses beside `leakage`", FLOOR, SHARE),
     Column("num_features", COUNT, "private images whose features (what the network makes of an image) passed the "
            "attack's test, returned as images or not; empty for attacks that look for no features", RETURNED),
+    Column("class_counts", TEXT, "{class: images}", TOLD_CLASSES, JSON),
+    Column("class_error", NUMBER, "share of the private images that `class_counts` has in a wrong class", TOLD_CLASSES,
+           SHARE, averaged=True),
+    Column("floor_class_error", NUMBER, "`class_error` of equal counts", TOLD_CLASSES, SHARE, averaged=True),
     printed="round client threat_model attack recovered recognized held recovered_affine recovered_group precision "
     "leakage l2_median psnr_mean membership_auc membership_told",
 )  # fmt: skip

@@ -62,7 +62,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     reasons = pd.Series([explained.at[row, name] for row, name in most.items()], index=rows.index, dtype="object")
     # one for each update
     tests = rows.loc[rows.membership_p.notna(), ["setting", "round", "client", "threat_model"]]
-    return rows.assign(
+    return rows.copy().assign(  # the copy joins columns, of which pandas says that too many stand apart
         best=best, measure=measure, share=share,
         sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
         tells_members=(rows.membership_auc >= TELLS) & (low > 0.5),

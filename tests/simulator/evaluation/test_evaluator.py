@@ -5,9 +5,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from attacks import Knowledge, Observation, Pool, Reconstruction
+from attacks import InputError, Knowledge, Observation, Pool, Reconstruction
 from attacks.interface.pictures import Normalization
-from simulator.evaluation.evaluator import evaluate
+from simulator.evaluation.evaluator import evaluate, told_classes
 from simulator.evaluation.truth import Truth
 from simulator.scenario.scenario import Scenario
 
@@ -54,3 +54,40 @@ def test_a_scenario_tells_the_classes_of_private_and_public_images_in_their_orde
         pixels = (images[:, 0] * 16).round().byte().numpy()
         assert labels.tolist() == [label_of[bytes(image)] for image in pixels]
     assert len(truth.pool.private) == 2 * len(truth.private)
+
+
+CLASSES = torch.tensor([0] * 8 + [1] * 6 + [2] * 2)
+SETTINGS = Knowledge(num_private=16, learning_rate=0.1, steps=1)
+
+
+def sent_classes(optimizer=torch.optim.SGD, untaught=True):
+    torch.manual_seed(0)
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4)), torch.rand(16, 1, 6, 6)
+    if not untaught:
+        model[3].bias.data += torch.tensor([4.0, 0.0, 0.0, 0.0])
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    steps = optimizer(model.parameters(), lr=0.1)
+    nn.functional.cross_entropy(model(images), CLASSES).backward()
+    steps.step()
+    return Observation(model, ((initial, dict(model.state_dict())),), (1, 6, 6), round=1, client=0), images
+
+
+def test_classes_are_counted_for_who_knows_the_training_and_scored_beside_equal_counts():
+    observation, images = sent_classes()
+    public = torch.rand(20, 1, 6, 6)
+    truth = Truth(images, Pool(public, images), Normalization((0.0,)), seed=0, labels=CLASSES)
+    found = Reconstruction(images=images[:0], residual=torch.zeros(0), pixel_mean=(0.0,))
+    columns, _, _ = evaluate(truth, observation, SETTINGS, found, KEY)
+    assert columns["class_counts"] == '{"0": 8, "1": 6, "2": 2, "3": 0}'
+    # equal counts have 4 images of class 3, and 2 too many of class 2, that belong elsewhere: 6 of 16
+    assert columns["class_error"] == 0 and columns["floor_class_error"] == pytest.approx(6 / 16)
+    assert not {"class_counts", "class_error"} & set(evaluate(truth, observation, Knowledge(), found, KEY)[0])
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [({"optimizer": torch.optim.Adam}, "not what SGD"), ({"untaught": False}, "public images have to be granted")],
+)
+def test_classes_are_not_counted_where_the_estimate_is_not_to_be_trusted(case, reason):
+    with pytest.raises(InputError, match=reason):
+        told_classes(sent_classes(**case)[0], SETTINGS)

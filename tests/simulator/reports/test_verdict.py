@@ -320,6 +320,19 @@ def test_features_alone_are_an_exposure_of_their_own():
     assert verdict(table(recovered(8, num_features=8))).of("shown") == verdict(table(recovered(8))).of("shown")
 
 
+def test_counts_of_classes_are_an_exposure_where_they_are_far_better_than_a_guess():
+    counts = {"class_counts": '{"0": 5, "1": 0, "2": 3}', "class_error": 0.0, "floor_class_error": 0.4}
+    found = verdict(table(counts))
+    assert found.level == "partly exposed"
+    assert found.headline == (
+        "No image was recovered, but the update of client 0 in round 1 tells how many images it has of each class: 5 "
+        "of class 0 and 3 of class 2; 0 % of the images in a wrong class (40 % by a guess)."
+    )
+    assert verdict(table(counts | {"class_error": 0.3})).level == "nothing shown"
+    unchecked = verdict(table({"recovered": np.nan, "class_counts": counts["class_counts"]}))
+    assert unchecked.level == "nothing shown" and "which nobody checked" in str(unchecked.of("shown"))
+
+
 def test_images_that_are_right_but_for_their_brightness_ask_for_the_mean():
     right, asked = recovered(8, recovered_affine=8), {"recovered": 0, "recovered_affine": 8}
     assert "are --mean and --std right?" in str(verdict(table(asked)).of("shown"))
