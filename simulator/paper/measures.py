@@ -158,6 +158,8 @@ def networks(data: pd.DataFrame) -> pd.DataFrame:
 
 def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
     """Rank correlation of two columns; NaN where one of them does not vary."""
+    if frame[[first, second]].nunique().min() < 2:  # pandas would warn
+        return math.nan
     return round(float(frame[first].corr(frame[second], method="spearman")), 9)  # a fraction, as bounds are
 
 
