@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipScore
 from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
+from attacks.update.capacity import image_capacity
 from attacks.update.labels import estimate_label_counts
 from simulator.errors import said_by
 from simulator.evaluation.truth import NO_OTHERS, Truth
@@ -66,12 +67,48 @@ def measure(name: str) -> Callable[[Measure], Measure]:
 
 
 def norms_of(observation: Observation) -> dict[str, Any]:
-    """Return the norms of the last round's update; they need no truth."""
+    """Return the norms of the last round's update."""
     delta = torch.cat([value.flatten() for value in observation.delta(-1).values()])
     return {"delta_l2": float(delta.norm()), "delta_linf": float(delta.abs().max())}
 
 
-measure("update")(lambda attack: norms_of(attack.observation))
+def told_classes(observation: Observation, knowledge: Knowledge) -> dict[str, Any]:
+    """Estimate how many private images there are of each class; nothing unless the adversary knows the learning rate
+    and the steps. Raise InputError where the estimate cannot be trusted."""
+    if knowledge.learning_rate is None or knowledge.steps is None:
+        return {}
+    found = estimate_label_counts(observation, knowledge, momentum=knowledge.momentum or 0.0)
+    if found.misfit > MISFIT:
+        raise InputError("the last layer's update is not what SGD of this rate and so many steps sends")
+    untaught = float((found.prior - 1 / len(found.prior)).abs().sum()) / 2 <= UNTAUGHT
+    if knowledge.public_images is None and not untaught:
+        raise InputError("the network knows the classes already, so that public images have to be granted")
+    return {"class_counts": json.dumps({str(number): count for number, count in enumerate(found.counts.tolist())})}
+
+
+OF_UPDATE: dict[str, Callable[[Observation, Knowledge], dict[str, Any]]] = {  # measures that need no truth
+    "update": lambda observation, _: norms_of(observation),
+    "capacity": lambda observation, _: {"capacity": image_capacity(observation)},
+    "classes": told_classes,
+}
+
+
+def measure_update(observation: Observation, knowledge: Knowledge) -> tuple[dict[str, Any], list[str]]:
+    """Return (columns, notes on those that are missing) of an update, whether the truth is known or not."""
+    return _taken({name: partial(measure, observation, knowledge) for name, measure in OF_UPDATE.items()}, {})
+
+
+def _taken(
+    measures: dict[str, Callable[[], dict[str, Any]]], columns: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Take measures one by one into `columns`, and say why where one fails."""
+    notes = []
+    for name, measure in measures.items():
+        try:
+            columns.update(measure())
+        except (Exception, SystemExit) as error:
+            notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
+    return columns, notes
 
 
 @measure("membership")
@@ -87,30 +124,16 @@ def membership(attack: FinishedAttack) -> dict[str, Any]:
     return MembershipScore.of(*residual.split([len(truth.private), len(public)])).columns()
 
 
-def told_classes(observation: Observation, knowledge: Knowledge) -> dict[str, Any]:
-    """Estimate how many private images there are of each class; nothing unless the adversary knows the learning rate
-    and the steps. Raise InputError where the estimate cannot be trusted. No truth is needed."""
-    if knowledge.learning_rate is None or knowledge.steps is None:
-        return {}
-    found = estimate_label_counts(observation, knowledge, momentum=knowledge.momentum or 0.0)
-    if found.misfit > MISFIT:
-        raise InputError("the last layer's update is not what SGD of this rate and so many steps sends")
-    untaught = float((found.prior - 1 / len(found.prior)).abs().sum()) / 2 <= UNTAUGHT
-    if knowledge.public_images is None and not untaught:
-        raise InputError("the network knows the classes already, so that public images have to be granted")
-    return {"class_counts": json.dumps({str(number): count for number, count in enumerate(found.counts.tolist())})}
-
-
 @measure("classes")
 def classes(attack: FinishedAttack) -> dict[str, Any]:
-    """Score `told_classes` beside the guess that all classes are equally frequent."""
-    columns, labels = told_classes(attack.observation, attack.knowledge), attack.truth.labels
-    if not columns or labels is None:
-        return columns
-    told = torch.tensor(list(json.loads(columns["class_counts"]).values()), dtype=torch.float64)
+    """Score the counts of `told_classes` beside the guess that all classes are equally frequent."""
+    counts, labels = attack.columns.get("class_counts"), attack.truth.labels
+    if counts is None or labels is None:
+        return {}
+    told = torch.tensor(list(json.loads(counts).values()), dtype=torch.float64)
     true = torch.bincount(labels, minlength=len(told)).double() / len(labels)
     guesses = {"class_error": told / told.sum(), "floor_class_error": torch.full_like(true, 1 / len(true))}
-    return columns | {name: float((shares - true).abs().sum()) / 2 for name, shares in guesses.items()}
+    return {name: float((shares - true).abs().sum()) / 2 for name, shares in guesses.items()}
 
 
 @measure("kernel distance")
@@ -187,13 +210,10 @@ def evaluate(
         truth.private, images, truth.pool, generator, held=held, transformations=truth.views, labels=truth.labels
     )
     counts = {"num_private": len(truth.private)} | counts_of(found)
-    attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns())
-    notes = list(truth.notes)
-    for name, measure in MEASURES.items():
-        try:
-            attack.columns.update(measure(attack))
-        except (Exception, SystemExit) as error:
-            notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
+    columns, notes = measure_update(observation, knowledge)
+    attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns() | columns)
+    _, more = _taken({name: partial(measure, attack) for name, measure in MEASURES.items()}, attack.columns)
+    notes = [*truth.notes, *notes, *more]
     if math.isnan(scores.least) and comparable(truth.private) and len(truth.pool.public) > 1:
         notes.append(f"{UNCALIBRATED}: {truth.more_public}")
     if scores.floor_size < len(found.images) and NO_OTHERS not in truth.notes:

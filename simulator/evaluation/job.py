@@ -19,7 +19,7 @@ from clients.time_limit import OutOfTime, time_limit
 from simulator.errors import DiskError, one_line, said_by
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, Told, tell_candidates
-from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, norms_of, told_classes
+from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_update
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, TruthSource
 from simulator.results.disk import make_out, write_bytes
@@ -229,15 +229,11 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
     recorded, observation, knowledge, found = attacked
     truth = NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
     if isinstance(truth, str):
-        told: dict[str, Any] = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
-        notes = [truth]
+        told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
+        columns, notes = measure_update(observation, knowledge)
         if job.setting.candidates is None:
-            notes.append(NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC)
-        try:
-            told |= told_classes(observation, knowledge)
-        except InputError as error:
-            notes.append(f"classes: {error}")
-        return {"private": Evaluation(told | counts_of(found) | norms_of(observation), [], notes)}
+            notes = [NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC, *notes]
+        return {"private": Evaluation(told | counts_of(found) | columns, [], [truth, *notes])}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
     if images is not None and of_round is not None:

@@ -147,7 +147,7 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
     lines += [] if tells(tested) else membership_lines(tested)
     refused = rows[(rows.status == "failed") & _refused(rows)]
     late = rows[rows.status == "timeout"]
-    return [*lines, *_gave_up(good), *_reasons(refused, "refused"), *_reasons(late, "out of time")]
+    return [*lines, *_gave_up(good), _capacity(good), *_reasons(refused, "refused"), *_reasons(late, "out of time")]
 
 
 def _broke(rows: pd.DataFrame) -> list[str]:
@@ -189,6 +189,18 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
         f"{_attacks(own)} gave up in {len(own)} of {counted(len(good), 'attack')}, which is a refusal and no safety: "
         + "; ".join(text for text, _ in reasons[:2])
     ]
+
+
+def _capacity(good: pd.DataFrame) -> str:
+    """Say where a client has more images than its update has room for, of those that miss room most."""
+    rows = good[good.num_private > good.capacity]
+    if rows.empty:
+        return ""
+    row = rows.loc[(rows.num_private / (rows.capacity + 1)).idxmax()]
+    return (
+        f"the ranks of the update of {whose(row.client)} have room for {counted(row.capacity, 'image')} of "
+        f"{row.num_private:.0f}, for attacks that read row spaces, as 'span': no promise, as others are not bound by it"
+    )
 
 
 def _assumed(good: pd.DataFrame) -> list[str]:

@@ -73,7 +73,9 @@ TOLD_CLASSES = Group(
     "knows the learning rate and the steps of local training.",
     "attacks/update/labels.py",
 )
-UPDATE = Group("How large the update of the last round is.", "simulator/evaluation/evaluator.py")
+UPDATE = Group(
+    "How large the update of the last round is, and how much it can hold.", "simulator/evaluation/evaluator.py"
+)
 REGIME = Group(
     "How linear the network was along the last round's update ([why an attack works](../explanation/diagnose.md)): on "
     "the private images, and, as `attacker_…`, as far as an adversary can know it.",
@@ -251,6 +253,8 @@ LEAKAGE = Table(
            "in parentheses beside `leakage`", FLOOR, SHARE),
     Column("num_features", COUNT, "private images whose features (what the network makes of an image) passed the "
            "attack's test, returned as images or not; empty for attacks that look for no features", RETURNED),
+    Column("capacity", COUNT, "images that the ranks of the update admit, for attacks that read row spaces, as `span` "
+           "([what it bounds](../explanation/span.md#how-many-images-an-update-can-hold)); no promise", UPDATE),
     Column("class_counts", TEXT, "{class: images}", TOLD_CLASSES, JSON),
     Column("class_error", NUMBER, "share of the private images that `class_counts` has in a wrong class", TOLD_CLASSES,
            SHARE, averaged=True),

@@ -333,6 +333,12 @@ def test_counts_of_classes_are_an_exposure_where_they_are_far_better_than_a_gues
     assert unchecked.level == "nothing shown" and "which nobody checked" in str(unchecked.of("shown"))
 
 
+def test_more_images_than_an_update_has_room_for_are_named_and_nothing_is_promised():
+    (line,) = [text for text in verdict(table({"capacity": 5})).of("tried") if "room" in text]
+    assert "room for 5 images of 8" in line and "no promise" in line
+    assert "room" not in str(verdict(table({"capacity": 8})).statements)
+
+
 def test_images_that_are_right_but_for_their_brightness_ask_for_the_mean():
     right, asked = recovered(8, recovered_affine=8), {"recovered": 0, "recovered_affine": 8}
     assert "are --mean and --std right?" in str(verdict(table(asked)).of("shown"))
