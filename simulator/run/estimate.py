@@ -199,8 +199,8 @@ def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation
 def step_on(model: nn.Module, inputs: Tensor, targets: Tensor, config: TrainingConfig) -> float:
     """Return the seconds of a local step: the fastest of a few plain gradient steps, which change `model`."""
     larger = max(len(inputs) / PROBE_IMAGES, 1)
-    inputs, targets = inputs[:PROBE_IMAGES], targets[:PROBE_IMAGES]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    inputs, targets = inputs[:PROBE_IMAGES].to(trained[0].dtype), targets[:PROBE_IMAGES]
     taken = []
     with training_mode(model, config.batch_norm):
         predict = linearize(model) if config.dynamics == "linearized" else model

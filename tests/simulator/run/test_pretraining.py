@@ -7,12 +7,14 @@ from clients.data import _load
 from clients.data.partition import _split_data, split_data
 from clients.local_update import make_model
 from clients.training import train
+from simulator.run.estimate import estimate_pretraining
+from simulator.run.plan import make_plan
 from simulator.run.pretraining import Pretraining, pretrain
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
 
 
-def scenario(data=None, replace_head=False, own=None, **pretraining):
+def scenario(data=None, replace_head=False, own=None, precision="float32", **pretraining):
     section = {"steps": 4, "batch_size": 20, "learning_rate": 0.05, **pretraining}
     if data is not None:
         section["data"] = data
@@ -21,7 +23,13 @@ def scenario(data=None, replace_head=False, own=None, **pretraining):
         "data": {**(own or {}), "public": 40 if own is None else 4, "test": 40},
         "partition": {"images": 4},
         "federation": {"clients": 1},
-        "model": {"name": "resnet18", "channels": 4, "replace_head": replace_head, "pretrain": section},
+        "model": {
+            "name": "resnet18",
+            "channels": 4,
+            "precision": precision,
+            "replace_head": replace_head,
+            "pretrain": section,
+        },
     }
     return validate(Source(content))
 
@@ -50,6 +58,10 @@ def test_pretraining_moves_statistics_and_keeps_the_head_of_other_data_out(tmp_p
     assert not torch.equal(model.bn1.running_mean, before["bn1.running_mean"])
     assert not torch.equal(model.layer4[1].conv2.weight, before["layer4.1.conv2.weight"])
     assert torch.equal(model.fc.weight, before["fc.weight"]) and model.fc.weight.shape[0] == 10
+
+
+def test_pretraining_in_double_precision_has_a_price():
+    assert estimate_pretraining(make_plan(scenario(precision="float64"))) > 0
 
 
 def test_other_images_are_scaled_by_the_mean_of_their_pixels_and_have_their_own_classes(colours):
