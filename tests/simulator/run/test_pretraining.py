@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,6 @@ from clients.data.partition import _split_data, split_data
 from clients.local_update import make_model
 from clients.training import train
 from simulator.run.estimate import estimate_pretraining
-from simulator.run.plan import make_plan
 from simulator.run.pretraining import Pretraining, pretrain
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import Source
@@ -61,7 +62,7 @@ def test_pretraining_moves_statistics_and_keeps_the_head_of_other_data_out(tmp_p
 
 
 def test_pretraining_in_double_precision_has_a_price():
-    assert estimate_pretraining(make_plan(scenario(precision="float64"))) > 0
+    assert estimate_pretraining(SimpleNamespace(cells=scenario(precision="float64").cells())) > 0
 
 
 def test_other_images_are_scaled_by_the_mean_of_their_pixels_and_have_their_own_classes(colours):
