@@ -26,7 +26,7 @@ from attacks.update.labels import estimate_label_counts
 from simulator.errors import said_by
 from simulator.evaluation.truth import NO_OTHERS, Truth
 
-MISFIT = 1.0  # of shares of classes: SGD had 0.4 at most, Adam 2 to 8 (docs/records/label_counts.md)
+MISFIT = 0.2  # of shares of classes: SGD had 0.12 at most, Adam 7 (docs/records/label_counts.md)
 UNTAUGHT = 0.1  # distance of what a network predicts on noise from equal shares, from which on noise will not do
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 

@@ -127,7 +127,7 @@ def _exposed(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
         "images": (good.share > 0).any(),
         "features": bool(features_line(good)),
         "members": tells(tested),
-        "classes": (good.class_error <= good.floor_class_error * TELLS_CLASSES).any(),
+        "classes": (good.class_counts.notna() & ~(good.class_error > good.floor_class_error * TELLS_CLASSES)).any(),
     }
     return [name for name, there in found.items() if there]
 
