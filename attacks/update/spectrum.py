@@ -96,12 +96,21 @@ class Spectrum:
         """How many singular values stand above the threshold of Gavish and Donoho, for noise of unknown level."""
         return int((self.values > gavish_donoho(self.rows, self.columns) * self.values.median()).sum())
 
+    def deviation(self, rank: int = 0) -> float:
+        """Standard deviation of an entry of noise that is all there is beyond `rank`, from the median of what is left:
+        that of the Marchenko-Pastur law is about 1 − β/3 at β = rows / columns, in units of the longer side (within
+        3 %)."""
+        smaller, larger = sorted((self.rows - rank, self.columns - rank))
+        return float(self.values[rank:].median()) / (larger * (1 - smaller / larger / 3)) ** 0.5
+
     def median_noise(self) -> float:
-        """‖E‖ / ‖Δ‖ of noise E of independent entries, from the median singular value: the median of the
-        Marchenko-Pastur law is about 1 − β/3 at β = rows / columns, in units of the longer side (within 3 %)."""
-        shape = min(self.rows, self.columns) / max(self.rows, self.columns)
-        deviation = float(self.values.median()) / (max(self.rows, self.columns) * (1 - shape / 3)) ** 0.5
-        return deviation * (self.rows * self.columns) ** 0.5 / float(self.values.norm())
+        """‖E‖ / ‖Δ‖ of noise E of independent entries, from the median singular value."""
+        return self.share(self.deviation())
+
+    def noise_edge(self, rank: int) -> float:
+        """The largest singular value of noise that is all there is beyond `rank`: √rows + √columns deviations
+        (Marchenko and Pastur 1967)."""
+        return self.deviation(rank) * ((self.rows - rank) ** 0.5 + (self.columns - rank) ** 0.5)
 
 
 def gavish_donoho(rows: int, columns: int) -> float:

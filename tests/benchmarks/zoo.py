@@ -5,6 +5,7 @@ stand in the file are not run again. Rows are functions, with their name as the 
 """
 
 import argparse
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from clients.models.networks import ViTTinyOptions
 
 SHAPE = (3, 32, 32)
 MEAN, CIFAR_MEAN = 0.5, 0.4734  # subtracted from pixels: the middle of their range, the mean of all of CIFAR-10
+MNIST_MEAN = 0.1307
 SAME = 0.998  # cosine of features found
 HELD_BACK = 128  # images of a draw that private ones come from, and that no network is trained on
 
@@ -88,6 +90,25 @@ def one_hidden(count: int, mean: float, images: Tensor, labels: Tensor, steps: i
     return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
 
 
+def lenet(momentum: float, images: Tensor, labels: Tensor) -> Row:
+    """LeNet-5 of four times the channels with average pooling, five epochs in batches of 10, told N and the mean;
+    recovered: within L2 0.5 of a returned image, a stray: beyond 2.8, a tenth of an image's pixels."""
+    body = (
+        nn.Conv2d(1, 24, 5, padding=2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(24, 64, 5),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+    )
+    head = (nn.Linear(1600, 480), nn.ReLU(), nn.Linear(480, 336), nn.ReLU(), nn.Linear(336, 10))
+    model, own, known = nn.Sequential(*body, nn.Flatten(), *head), images[:20], Knowledge(20, pixel_mean=(MNIST_MEAN,))
+    found = attacked(model, own, labels[:20], 5, 10, known, lr=0.1 * (1 - momentum), momentum=momentum)
+    away = torch.cdist(own.flatten(1), found.images.flatten(1))
+    good, strays = (away < 0.5).any(1), (away > 2.8).all(0)
+    return counted(found, 20, int(good.sum()), int(strays.sum()), not len(found.images))
+
+
 def mobile_blocks() -> nn.Sequential:
     """MobileNetV2's blocks with random weights: expansion, depthwise convolution and projection, twice."""
 
@@ -126,12 +147,22 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "trained quickstart CNN, N = 8": lambda x, y: trained_quickstart(8, x, y),
     "MobileNetV2's blocks, vectors, N = 2": lambda x, y: bottlenecks(2, x, y),
 }
+DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
+    "LeNet-5 x 4, N = 20": lambda x, y: lenet(0.0, x, y),
+    "LeNet-5 x 4, N = 20, momentum 0.9": lambda x, y: lenet(0.9, x, y),
+}
 
 
 def attacked(
-    model: nn.Module, images: Tensor, labels: Tensor, steps: int, batch: int | None = None, **training: float
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    steps: int,
+    batch: int | None = None,
+    told: Knowledge = Knowledge(),
+    **training: float,
 ) -> Reconstruction:
-    """What the attack makes, told nothing, of SGD on images (N, C, H, W): epochs, in one batch each or in batches."""
+    """What the attack makes of SGD on images (N, C, H, W): epochs, in one batch each or in batches."""
     sent = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = torch.optim.SGD(model.parameters(), **training)
     for _ in range(steps):
@@ -139,8 +170,8 @@ def attacked(
             optimizer.zero_grad()
             F.cross_entropy(model(images[part]), labels[part]).backward()
             optimizer.step()
-    observation = Observation(model, ((sent, model.state_dict()),), SHAPE)
-    return get_attack("span").run(observation, Knowledge(), torch.Generator().manual_seed(0))
+    observation = Observation(model, ((sent, model.state_dict()),), tuple(images.shape[1:]))
+    return get_attack("span").run(observation, told, torch.Generator().manual_seed(0))
 
 
 def counted(found: Reconstruction, private: int, recovered: int, strays: int, refused: bool) -> Row:
@@ -155,6 +186,25 @@ def interval(hits: int, total: int) -> tuple[float, float]:
     return float(low), float(beta.ppf(0.975, hits + 1, total - hits)) if hits < total else 1.0
 
 
+def cifar10(root: Path) -> tuple[Tensor, Tensor]:
+    """The test images of the lossless subset less `MEAN`, and their labels."""
+    data = np.load(root / "cifar10/cifar10_lossless_subset.npz")
+    pixels = torch.tensor(np.ascontiguousarray(data["x_test"].transpose(0, 3, 1, 2)) / 255.0, dtype=torch.float32)
+    return pixels - MEAN, torch.tensor(data["y_test"].astype(np.int64))
+
+
+def mnist(root: Path) -> tuple[Tensor, Tensor]:
+    """The test images less `MNIST_MEAN`, and their labels."""
+    images, labels = (
+        np.frombuffer(
+            gzip.decompress((root / "mnist" / f"t10k-{name}-ubyte.gz").read_bytes()), np.uint8, offset=skipped
+        )
+        for name, skipped in (("images-idx3", 16), ("labels-idx1", 8))
+    )
+    pixels = torch.tensor(images.reshape(-1, 1, 28, 28) / 255.0, dtype=torch.float32)
+    return pixels - MNIST_MEAN, torch.tensor(labels.astype(np.int64))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
@@ -164,18 +214,18 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1000, help="seed of the first draw")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    data = np.load(given.root / "cifar10/cifar10_lossless_subset.npz")
-    pixels = torch.tensor(np.ascontiguousarray(data["x_test"].transpose(0, 3, 1, 2)) / 255.0, dtype=torch.float32)
-    labels = torch.tensor(data["y_test"].astype(np.int64))
     lines = given.out.read_text().splitlines() if given.out.exists() else []
     done = {(line["row"], line["seed"]): line for line in map(json.loads, lines)}
     print("| row | recovered | 95 % | strays | clients without any | seconds, median |\n|---|---|---|---|---|---|")
-    for name, row in ((name, row) for name, row in ROWS.items() if name.startswith(given.rows)):
+    kinds = ((ROWS, cifar10), (DIGITS, mnist))
+    rows = ((name, row, load) for group, load in kinds for name, row in group.items() if name.startswith(given.rows))
+    for name, row, load in rows:
+        images, labels = load(given.root)
         for seed in range(given.first, given.first + given.draws):
             if (name, seed) not in done:
                 torch.manual_seed(seed)
-                drawn = torch.randperm(len(pixels))
-                done[name, seed] = {"row": name, "seed": seed, **row(pixels[drawn] - MEAN, labels[drawn])}
+                drawn = torch.randperm(len(images))
+                done[name, seed] = {"row": name, "seed": seed, **row(images[drawn], labels[drawn])}
                 with given.out.open("a") as file:
                     file.write(json.dumps(done[name, seed]) + "\n")
         print_row(name, [done[name, seed] for seed in range(given.first, given.first + given.draws)])

@@ -14,6 +14,10 @@ def test_rank_is_that_of_the_summands_or_ends_at_the_noise():
         torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((60, 12), (12, 200), (60, 200))
     )
     assert resolved_rank(Spectrum.of(left @ right + 1e-8 * noise)) == (12, True)
+    low = torch.linalg.qr(left)[0] * torch.logspace(0, -7.2, 12, dtype=torch.float64) @ torch.linalg.qr(right.T)[0].T
+    edge = 1e-9 * (60**0.5 + 200**0.5)  # the largest singular value of the noise (Marchenko and Pastur 1967)
+    assert 2 * edge < 10**-7.2 < 10 * edge
+    assert resolved_rank(Spectrum.of(low + 1e-9 * noise)) == (12, True)  # though the gap behind is not the widest
     decaying = torch.linalg.qr(left)[0] * 0.5 ** torch.arange(12) @ right
     rank, exact = resolved_rank(Spectrum.of(decaying + 1e-3 * noise))
     assert not exact and 6 <= rank <= 12
