@@ -192,6 +192,7 @@ def _curves_of(axis: plt.Axes, rows: pd.DataFrame) -> None:
     axis.plot([], [], color=drawing.COLOURS[0], marker="o", markersize=3, label="reconstructed")
     for dashes, label in drawing.FLOORS.values():
         axis.plot([], [], color=drawing.FLOOR_COLOUR, linestyle=dashes, label=label)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))  # numbers of three digits do not touch
     if (rows.match < 0).all():
-        axis.text(0.03, 0.04, "nothing returned: scored as the mean image", transform=axis.transAxes, style="italic")
+        said = "nothing returned:\nscored as the mean image"
+        axis.text(0.03, 0.12, said, transform=axis.transAxes, style="italic", va="bottom")
