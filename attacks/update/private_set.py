@@ -83,8 +83,9 @@ def doubt_of_scale(images: Tensor, mean: tuple[float, ...], std: tuple[float, ..
     share = float(((pixels - 0.5).abs() > 0.5 + OUTSIDE).float().mean()) if len(images) else 0.0
     if share <= FEW_OUTSIDE:
         return []
-    told = f"the mean {', '.join(map(str, mean))}" + (f" and the deviation {', '.join(map(str, std))}" if std else "")
-    return [f"{share:.0%} of the pixels that came back lie outside 0 to 1: does {told} fit?"]
+    means, stds = (", ".join(f"{value:.4g}" for value in values) for values in (mean, std))
+    told = f"the mean {means}" + (f" and the deviation {stds}" if std else "")
+    return [f"{share:.0%} of the pixels that came back lie outside 0 to 1, as noise does it, too: does {told} fit?"]
 
 
 ASSUMED_MEAN = 0.5  # of every channel, by attacks that need one and are not told it: the middle of the pixel range

@@ -168,11 +168,13 @@ def caption_of(row: pd.Series, strip: Strip) -> str:
         return f"{where}: {len(strip)}{of} {nouns} that {attack} found. Nobody compared them with the truth."
     count = int(row["recovered"])
     recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
+    held = 0 if pd.isna(row.get("held")) else int(row["held"])
+    more = f" ({held} in candidates that it would not vouch for)" if held > count else ""
     floor = leakage_floor(row)
     beside = "" if np.isnan(floor) else f" (the floor is {floor:.2f})"
     return (
         f"{where}: {len(strip)}{of} {row['target']} {nouns} above what {attack} made of the update; {recovered} "
-        f"recovered. Leakage {row['leakage']:.2f}{beside}, median L2 distance {distance(row['l2_median'])}."
+        f"recovered{more}. Leakage {row['leakage']:.2f}{beside}, median L2 distance {distance(row['l2_median'])}."
     )
 
 

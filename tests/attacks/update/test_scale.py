@@ -9,7 +9,7 @@ from tests.attacks.conftest import MEAN, client, digits, generator, mlp
     [
         (MEAN, None, ""),
         (0.9, None, "does the mean 0.9 fit?"),
-        (MEAN, (4.0,), f"does the mean {MEAN} and the deviation 4.0 fit?"),
+        (MEAN, (4.0,), f"does the mean {MEAN} and the deviation 4 fit?"),
     ],
 )
 def test_a_mean_and_a_deviation_that_do_not_fit_are_asked_about(mean, std, asked):
