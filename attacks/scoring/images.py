@@ -208,11 +208,17 @@ LARGEST_MSE = 10 ** (-RECOVERED_PSNR / 10)
 
 
 class Identification:
-    """Images (Q, C, H, W) of a pool and candidates (M, C, H, W), and who is an exact copy of whom."""
+    """Images (Q, C, H, W) of a pool, the first of equal ones, and candidates (M, C, H, W).
+
+    rows: (Q,), where those images stand among all that were given, in this order. guesses: (M,), the number of the
+    image that a candidate is an exact copy of; Q or more where it is of none.
+    """
 
     def __init__(self, images: Tensor, candidates: Tensor):
-        self.images, self.candidates = images, candidates
-        self.numbers, self.guesses = np.split(numbers_of(images, candidates), [len(images)])
+        numbers, self.guesses = np.split(numbers_of(images, candidates), [len(images)])
+        self.rows = np.unique(numbers, return_index=True)[1]
+        self.images, self.candidates = images[self.rows], candidates
+        self.numbers = np.arange(len(self.rows))
         self.l2 = _l2(self.images, self.candidates)
 
     def hits(self) -> np.ndarray:
@@ -251,10 +257,9 @@ class Identification:
         return l2**2 <= LARGEST_MSE * self.images[0].numel()
 
     def _identified(self, distance: np.ndarray) -> np.ndarray:
-        """Whether a candidate is nearer to an image than to any other, exact copies of both aside."""
+        """Whether a candidate is nearer to an image than to any other, its exact copy aside."""
         others = np.where(self.numbers[:, None] == self.guesses, np.inf, distance)
-        nearest = self.numbers[others.argmin(0)]
-        own = self.numbers[:, None] == nearest
+        own = self.numbers[:, None] == others.argmin(0)
         beyond = np.where(own, np.inf, others).min(0)
         return distance < np.where(own, beyond, others.min(0))
 

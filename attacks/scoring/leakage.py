@@ -30,19 +30,19 @@ LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what 
 
 @dataclass(frozen=True)
 class Hits:
-    """D distinct private images, then all P of the pool (rows), against M candidates (columns): (D + P, M).
+    """Distinct images, D private ones, then Q others of the pool (rows), against M candidates (columns): (D + Q, M).
 
     l2: distances, in pixel values.
     plain: whether a candidate recovers an image, pixel by pixel.
     loose: by the names in `LOOSE`, without those that have no meaning here.
-    numbers: (D + P,), equal images share one.
-    guesses: (M,), those of the candidates.
+    rows: (D + Q,), where the images stand among the private ones and those of the pool, public first.
+    guesses: (M,), the row that a candidate is an exact copy of.
     """
 
     l2: np.ndarray
     plain: np.ndarray
     loose: Mapping[str, np.ndarray]
-    numbers: np.ndarray
+    rows: np.ndarray
     guesses: np.ndarray
 
     @classmethod
@@ -70,7 +70,7 @@ class Hits:
             loose["recovered_group"] = plain | found.hits_up_to(transformations)
         if not np.isnan(least):
             loose["recognized"] = plain | found.recognized(Views(candidates).likeness(found.images), least)
-        return cls(found.l2, plain, loose, found.numbers, found.guesses)
+        return cls(found.l2, plain, loose, found.rows, found.guesses)
 
     def by_count(self, rows: np.ndarray | slice, returned: int) -> dict[str, np.ndarray]:
         """The hits on these images, by the name of a count: of the candidates returned, and for `held` of all."""
@@ -292,18 +292,19 @@ def score(
 
     hits, floor_hits = hits_of(torch.cat([reconstructed, held]), images), hits_of(draws[0], floor)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
-    class_floor, recognized, kinds = None, float("nan"), np.zeros(len(hits.numbers), dtype=int)
+    class_floor, recognized, kinds = None, float("nan"), np.zeros(len(hits.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
-        kinds = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]).numpy()
+        everyone = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels])
+        kinds = everyone.numpy()[hits.rows]
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
         class_floor = score_images(private, drawn, pool, mean_image)
         recognized = floor_counts(hits_of(drawn, class_floor), copies).get("recognized", float("nan"))
-    free = _others(hits.numbers, floor_hits, len(own))
+    free = np.setdiff1d(np.arange(len(own), len(hits.rows)), floor_hits.guesses)  # neither private nor in the floor
     returned = slice(len(reconstructed))
     others = Others(
         l2=hits.l2[free, returned],
         floor_l2=floor_hits.l2[free],
-        mean_l2=_mean_l2(pool, own)[free] if len(reconstructed) else np.zeros(len(free)),
+        mean_l2=_mean_l2(pool, own)[hits.rows[free]] if len(reconstructed) else np.zeros(len(free)),
         hits=hits.plain[free, returned],
         counted=hits.by_count(free, len(reconstructed)),
         classes=kinds[free],
@@ -330,15 +331,8 @@ def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.
     return threshold(np.where(copies, np.nan, Views(some).likeness(private)), returned)
 
 
-def _others(numbers: np.ndarray, floor: Hits, count: int) -> np.ndarray:
-    """Rows of `Hits` whose images are neither private nor in the floor, nor copies of these or of each other."""
-    first = np.zeros(len(numbers), dtype=bool)
-    first[np.unique(numbers, return_index=True)[1]] = True
-    return np.flatnonzero(first & ~np.isin(numbers, numbers[:count]) & ~np.isin(floor.numbers, floor.guesses))
-
-
 def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:
-    """Distances to the mean public image, (D + P,), in the order of `Hits`."""
+    """Distances to the mean public image, of private images, then public ones, then the private ones of the pool."""
     mean = pool.public.mean(0, keepdim=True)
     return np.concatenate([distances(images, mean)[:, 0].numpy() for images in (private, pool.public, pool.private)])
 

@@ -139,6 +139,8 @@ def classes(attack: FinishedAttack) -> dict[str, Any]:
 @measure("kernel distance")
 def kernel_distance(attack: FinishedAttack) -> dict[str, Any]:
     """Measure the kernel distance of the last round's update on the private images, as many as are affordable."""
+    if not attack.truth.diagnosed:
+        return {}
     images = attack.truth.normalization.inputs(attack.truth.private)
     affordable = images[: affordable_images(attack.observation)].to(attack.device)
     return {"kernel_distance": kernel_drift(attack.there, affordable)}
