@@ -143,7 +143,7 @@ def npz_array(path: Path, name: str, called: str) -> np.ndarray:
     if not present:
         raise InputError(f"{called} {str(path)!r} are no npz file: write one with numpy.savez(FILE, {name}=…)")
     if name not in present:
-        raise InputError(f"{called} {str(path)!r} hold {', '.join(present)}, no array `{name}`")
+        raise InputError(f"{called} {str(path)!r} have no array `{name}`, but {', '.join(present)}: name it so")
     return read_npz(path, (name,))[name]
 
 

@@ -79,7 +79,7 @@ class AuditTruth:
         others, classes = self._others(files, chosen)
         unsure = ""
         if not len(others):
-            notes, unsure = [*notes, NO_OTHERS], "there are no others: give --public"
+            notes, unsure = [*notes, NO_OTHERS], "not measured, as there are no images of non-members: give --public"
             others = torch.full_like(files.images[:1], GREY)
         elif classes is None:
             notes = [*notes, NO_CLASSES]

@@ -273,7 +273,8 @@ def check_order(shape: Shape) -> Shape:
 def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:
     """Return a value for each channel: one value stands for all. Raise InputError for another number of values."""
     if len(values) not in (0, 1, shape[0]):
-        raise InputError(f"{len(values)} values for {shape[0]} channels: give one, or one for each ({list(values)})")
+        given = ",".join(map(str, values))
+        raise InputError(f"--mean or --std {given}: give one value, or one for each channel ({shape[0]})")
     return tuple(values) * (shape[0] if len(values) == 1 else 1)
 
 

@@ -96,7 +96,7 @@ def describe_rest(leakage: pd.DataFrame) -> str:
     took = leakage[leakage.status == "ok"].groupby(["attack", "threat_model"]).seconds.mean()
     kinds = rest.groupby(["attack", "threat_model"], sort=False).size()
     price = sum(count * took[kind] for kind, count in kinds.items() if kind in took.index)
-    unknown = sorted({str(attack) for attack, view in kinds.index if (attack, view) not in took.index})
+    unknown = sorted(f"{attack} ({view})" for attack, view in kinds.index if (attack, view) not in took.index)
     names = ", ".join(dict.fromkeys(rest.attack))
     beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
     left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"

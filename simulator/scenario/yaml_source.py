@@ -326,6 +326,8 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     value = error["input"]
+    if error["type"] in ("list_type", "tuple_type") and not isinstance(value, dict):
+        message = f"input should be a list: [{value}]"
     shown = f" is {value!r}" if not isinstance(value, dict) and len(repr(value)) < 60 else ""
     return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
 

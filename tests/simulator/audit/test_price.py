@@ -110,7 +110,7 @@ def test_the_rest_is_priced_by_what_the_same_attacks_took():
     table = pd.DataFrame(rows, columns=["attack", "threat_model", "status", "seconds", "detail"])
     said = describe_rest(table)
     assert said.startswith("3 of 6 attacks are left (span, ntk): about 4 min by the clock, one by one, ")
-    assert said.endswith(", without ntk, of which none has ended")
+    assert said.endswith(", without ntk (observer), of which none has ended")
 
 
 def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
