@@ -63,7 +63,10 @@ class Observation:
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:
                 if name not in state:
-                    raise InputError(f"checkpoint has no tensor {name!r}{nearest(name, sorted(state))}")
+                    hint = nearest(name, sorted(state))
+                    raise InputError(
+                        f"checkpoint has no tensor {name!r}{hint}: use the model the checkpoint was made with"
+                    )
                 if state[name].shape != expected[name].shape:
                     raise InputError(
                         f"checkpoint tensor {name!r} has shape {tuple(state[name].shape)}, "

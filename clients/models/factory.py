@@ -23,7 +23,7 @@ COPIES = 12  # of a network's parameters, in float32, that checks and attacks ho
 
 
 MODELS: Registry[type[ModelOptions]] = Registry(
-    "model", "fedspill.models", subclass_of(ModelOptions), "; your own is package.module:factory"
+    "model", "fedspill.models", subclass_of(ModelOptions), "; your own is FILE.py:NAME or package.module:NAME"
 )
 MODELS |= {"mlp": MLPOptions, "lenet5": LeNet5Options, "resnet18": ResNet18Options, "vit_tiny": ViTTinyOptions}
 # standard deviation of a normal distribution truncated at ±2σ, by which Flax corrects its initializers

@@ -10,7 +10,15 @@ import pandas as pd
 
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
-from simulator.evaluation.attack_run import SCORE, AttackRun, attack_seconds, clock, not_counting, work_seconds
+from simulator.evaluation.attack_run import (
+    LONGEST_PROBE,
+    SCORE,
+    AttackRun,
+    attack_seconds,
+    clock,
+    or_more,
+    work_seconds,
+)
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
 
@@ -43,6 +51,15 @@ class TimeLeft:
     def over(self) -> bool:
         return self.minutes > 0 and self.seconds <= 0
 
+    def of_the_rest(self, job: Job, seconds: float, rest: Sequence[Job], at_a_time: int) -> str:
+        """Return a line on the price of what is left of a kind, by the clock, by the first of it; "" for another, and
+        for what the estimate could measure."""
+        left = sum(_kind(one) == _kind(job) for one in rest)
+        if _kind(job) in self.longest or not left or seconds <= LONGEST_PROBE:
+            return ""
+        label = job.attack.label
+        return f"{label} took {clock(seconds)} by the clock: {left} more take about {clock(left * seconds / at_a_time)}"
+
     def took(self, job: Job, seconds: float) -> None:
         self.longest[_kind(job)] = max(seconds, self.longest.get(_kind(job), 0.0))
 
@@ -73,7 +90,8 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list
         tell_candidates(source, observation, knowledge)
     parameters = sum(parameter.numel() for parameter in plan.model.parameters())
     beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
-    known = STARTUP + sum(counts[label] * (beside + (seconds or 0.0)) for label, seconds in each.items())
+    least = {label: LONGEST_PROBE if seconds is None else seconds for label, seconds in each.items()}
+    known = STARTUP + sum(counts[label] * (beside + seconds) for label, seconds in least.items())
     prices = [f"{counts[label]} × {label}" + ("" if s is None else f" of {clock(s)}") for label, s in each.items()]
     slow = ", ".join(label for label, seconds in each.items() if seconds is None)
     views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
@@ -81,7 +99,7 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list
         f"{len(keys)} updates of {len({key.round for key in keys})} rounds "
         f"({', '.join(f'{count} {view}' for view, count in views.items())}): {', '.join(prices)}",
         f"cost: about {clock(known)} of processor time, {clock(known / CORES)} on {CORES} idle cores"
-        + (not_counting(slow) if slow else ""),
+        + (or_more(slow) if slow else ""),
     ]
     if minutes and (slow or known / CORES > 60 * minutes):
         lines.append(f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end")

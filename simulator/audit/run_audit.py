@@ -211,7 +211,10 @@ def _of_workers(
             else:
                 yield job, lost(job, REST, "skipped")
         for job, result in dispatcher.collect(timeout=0.5):
-            left.took(job, time.monotonic() - begun[job.name])
+            seconds = time.monotonic() - begun[job.name]
+            if line := left.of_the_rest(job, seconds, jobs, dispatcher.at_a_time):
+                display.note(line)
+            left.took(job, seconds)
             yield job, result
         display.attacks_running(dispatcher.shares())
     for job in (*dispatcher.pending, *jobs):

@@ -19,7 +19,7 @@ DEFAULT_NAMES, THREAT_MODELS = ("mean_image", "span", "ntk"), ("server", "observ
 
 def audit(typed: AuditCommand) -> Answer:
     named = {*typed.attacks, *DEFAULT_NAMES, *typed.threat_models, *THREAT_MODELS, "none"}
-    shown = Shown(typed.show_all, parse_limits(typed.fail_above, named))
+    shown = Shown(typed.show_all, parse_limits(typed.fail_above, named, scored=typed.truth is not None))
     until_done = typed.fail_above and typed.minutes is None  # a limit is about all rows
     minutes = 0.0 if until_done else MINUTES if typed.minutes is None else typed.minutes
     display = run_display()

@@ -111,10 +111,11 @@ def iterations_of(attack: AttackConfig) -> int | None:
     return getattr(attack.make(), "iterations", None)
 
 
-def not_counting(attacks: str, timeout: float = math.inf) -> str:
-    """Say that attacks took too long to be measured. timeout: infinite to leave it out."""
-    most = "" if math.isinf(timeout) else f", at most {clock(timeout)},"
-    return f", not counting {attacks}: one of them takes more than {clock(LONGEST_PROBE)}{most} of processor time"
+def or_more(attacks: str, timeout: float = math.inf) -> str:
+    """Say that attacks took too long to be measured, and are counted as LONGEST_PROBE. timeout: infinite to leave it
+    out."""
+    most = "" if math.isinf(timeout) else f", at most {clock(timeout)}"
+    return f", or more: one {attacks} takes more than {clock(LONGEST_PROBE)} of processor time{most}"
 
 
 def clock(seconds: float) -> str:

@@ -15,7 +15,7 @@ from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import owner
-from simulator.results.schema import LEAKAGE
+from simulator.results.schema import FLOOR, LEAKAGE, MEMBERSHIP, SCORES
 from simulator.rundir.exposure_rows import about_private, are_candidates
 
 PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by
@@ -84,9 +84,13 @@ class Judgement:
         return GateFailed("\n  ".join(["more leaks than --fail-above accepts:", *lines]))
 
 
-def parse_limits(texts: Sequence[str], known: Collection[str]) -> tuple[Limit, ...]:
-    """Parse the limits of a command line. known: the names that a limit may have; raise InputError for another."""
+def parse_limits(texts: Sequence[str], known: Collection[str], scored: bool = True) -> tuple[Limit, ...]:
+    """Parse the limits of a command line. known: the names that a limit may have. scored: whether there is a truth.
+    Raise InputError for another name, and for a score where there is no truth."""
     limits = tuple(map(Limit.parse, texts))
+    for limit in limits:
+        if not scored and LEAKAGE.columns[limit.column].group in (SCORES, FLOOR, MEMBERSHIP):
+            raise InputError(f"--fail-above {limit}: {limit.column!r} needs the private images: add --truth")
     for limit, word in [(one, word) for one in limits for word in one.where]:
         if word not in known:
             hint = nearest(word, sorted(known))

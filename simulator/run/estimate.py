@@ -17,12 +17,13 @@ from clients.training import linearize, planned_steps, training_loss
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.recorder import AHEAD
 from simulator.evaluation.attack_run import (
+    LONGEST_PROBE,
     SCORE,
     AttackRun,
     attack_seconds,
     clock,
     iterations_of,
-    not_counting,
+    or_more,
     work_seconds,
 )
 from simulator.results.threat_models import View
@@ -80,11 +81,10 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
         for cell, images, trained in zip(plan.cells, sizes, parameters, strict=True)
     ]
     typical = sorted(range(len(work)), key=work.__getitem__)[(len(work) - 1) // 2]
-    (training, attacks), scale = estimate(plan.cells[typical]), sum(work) / work[typical]
+    (training, attacks, longer), scale = estimate(plan.cells[typical]), sum(work) / work[typical]
     training *= scale
-    by_attack = {label: seconds and seconds * scale for label, seconds in attacks.items()}
-    attacking = sum(filter(None, by_attack.values()))
-    longer = ", ".join(label for label, seconds in by_attack.items() if seconds is None)
+    by_attack = {label: seconds * scale for label, seconds in attacks.items()}
+    attacking = sum(by_attack.values())
     handling = sum(map(handling_seconds, plan.cells, parameters))
     whole, cores = STARTUP + pretraining + training + attacking + handling, os.cpu_count() or 1
     elapsed = STARTUP / 2 + pretraining + (training + handling) / cores
@@ -94,17 +94,17 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
         f"cost:    about {clock(whole)} of processor time, {clock(elapsed)} on {cores} idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
         f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it), if none stops early"
-        f"{not_counting(longer, scenario.adversary.timeout) if longer else ''}",
+        f"{or_more(', '.join(longer), scenario.adversary.timeout) if longer else ''}",
         *([f"most:    {most}"] if most else []),
     ]
 
 
-def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float | None]) -> str:
+def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float]) -> str:
     """Name the attack that takes most of a run beyond DEAR, what makes it slow, and the price of less; "" for none."""
-    label = max(seconds, key=lambda name: seconds[name] or 0.0, default="")
-    taken, attack = seconds.get(label) or 0.0, next((one for one in attacks if one.label == label), None)
+    label = max(seconds, key=lambda name: seconds[name], default="")
+    taken, attack = seconds.get(label, 0.0), next((one for one in attacks if one.label == label), None)
     iterations = None if attack is None else iterations_of(attack)
-    if attack is None or iterations is None or taken < max(DEAR, sum(filter(None, seconds.values())) / 2):
+    if attack is None or iterations is None or taken < max(DEAR, sum(seconds.values()) / 2):
         return ""
     default = "" if "iterations" in attack.options else ", which is its default"
     less = f"{{name: {attack.name}, iterations: {max(iterations // 40, 1)}}}"
@@ -154,8 +154,9 @@ def span(values: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def estimate(cell: Cell) -> tuple[float, dict[str, float | None]]:
-    """Return the processor seconds of one cell: of training, and of each attack by label, None if it takes too long.
+def estimate(cell: Cell) -> tuple[float, dict[str, float], list[str]]:
+    """Return the processor seconds of one cell: of training, and of each attack by label, and the labels of those that
+    take too long to be measured, which count as LONGEST_PROBE.
 
     Training is measured by a few steps of one client, an attack on an update of as many images as its adversary sees:
     by a few iterations if it has such an option, else by running it.
@@ -169,7 +170,7 @@ def estimate(cell: Cell) -> tuple[float, dict[str, float | None]]:
     step_seconds = step_on(make_model(config, data), inputs[:batch], targets[:batch], config.training)
     steps = sum(planned_steps(config.training, size) for size in data.client_sizes) * federation.fraction
 
-    found: dict[str, float | None] = {}
+    found: dict[str, float] = {}
     measured: dict[tuple[int, str], float | None] = {}
     for view, _, pairs in expected_views(cell):
         clients = range(1 if view.shows(0) else federation.clients_a_round)
@@ -177,10 +178,12 @@ def estimate(cell: Cell) -> tuple[float, dict[str, float | None]]:
             kind = len(clients), attack.label
             if kind not in measured:
                 measured[kind] = attack_seconds(AttackRun.of(attack, cell.scenario), *seen_of(cell, clients, view))
-            one, before = measured[kind], found.get(attack.label, 0.0)
+            one = measured[kind]
             # a pair more costs an attack about as much as the first
-            found[attack.label] = None if one is None or before is None else before + one * pairs
-    return steps * federation.rounds * step_seconds, found
+            seconds = (LONGEST_PROBE if one is None else one) * pairs
+            found[attack.label] = found.get(attack.label, 0.0) + seconds
+    longer = dict.fromkeys(label for (_, label), seconds in measured.items() if seconds is None)
+    return steps * federation.rounds * step_seconds, found, list(longer)
 
 
 def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation, Knowledge]:

@@ -100,7 +100,8 @@ class Run:
         self.path = Path(path)
         found = next((name for name in (DESCRIPTION, AUDIT) if (self.path / name).exists()), None)
         if found is None:
-            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION} and no {AUDIT}")
+            hint = ": it is a recording, for `fedspill audit`" if (self.path / "recording.json").exists() else ""
+            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION} and no {AUDIT}{hint}")
         self.description = read_description(self.path / found)
         self.is_audit, part = found == AUDIT, Path(found).stem
         if not isinstance(self.description.get(part), dict):

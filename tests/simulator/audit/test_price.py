@@ -77,7 +77,7 @@ class Workers:
 
 
 @pytest.mark.parametrize(("minutes", "spans", "others"), [(5.0, 4, 10), (2.5, 2, 8), (0.0, 10, 10)])
-def test_ten_clients_end_in_time_and_what_is_left_has_a_row(clock, tmp_path, minutes, spans, others):
+def test_ten_clients_end_in_time_and_what_is_left_has_a_row(clock, tmp_path, capsys, minutes, spans, others):
     todo = deque(jobs(tmp_path, "span", "ntk", clients=10))
     left = TimeLeft(minutes, began=0.0)
     found = list(_of_workers(Workers(clock), todo, Display(), left))
@@ -86,6 +86,7 @@ def test_ten_clients_end_in_time_and_what_is_left_has_a_row(clock, tmp_path, min
     assert done.count("span") == spans and done.count("ntk") == others
     rest = [result.leakage[0] for _, result in found if price.is_left(result)]
     assert all(row["status"] == "skipped" and "--minutes 0 goes on with it" in row["detail"] for row in rest)
+    assert capsys.readouterr().err == "fedspill: span took 2 min by the clock: 8 more take about 7 min\n"
 
 
 def test_the_next_call_goes_on_with_what_was_left(tmp_path, monkeypatch):

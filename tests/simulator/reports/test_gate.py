@@ -73,5 +73,11 @@ def test_what_is_no_limit_is_refused(text, says):
     assert says in str(error.value)
 
 
+def test_a_score_without_a_truth_is_refused_before_anything_is_attacked():
+    with pytest.raises(InputError, match="'leakage' needs the private images: add --truth"):
+        parse_limits(["leakage=0.2"], KNOWN, scored=False)
+    assert parse_limits(["membership_told=0"], KNOWN, scored=False)
+
+
 def test_a_limit_reads_as_it_was_written():
     assert str(Limit.parse("noise/server:leakage=0.25")) == "noise/server:leakage=0.25"
