@@ -15,10 +15,11 @@ from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
 from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import owner
-from simulator.results.schema import FLOOR, LEAKAGE, MEMBERSHIP, SCORES
+from simulator.results.schema import BEYOND, CLASSES, FLOOR, LEAKAGE, MEMBERSHIP, NULL, SCORES
 from simulator.rundir.exposure_rows import about_private, are_candidates
 
 PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by
+NEED_TRUTH = (SCORES, FLOOR, CLASSES, BEYOND, NULL, MEMBERSHIP)  # but for `num_held`, which the attack knows
 COLUMNS = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
 NAMED = 20  # rows in the message
 
@@ -89,7 +90,7 @@ def parse_limits(texts: Sequence[str], known: Collection[str], scored: bool = Tr
     Raise InputError for another name, and for a score where there is no truth."""
     limits = tuple(map(Limit.parse, texts))
     for limit in limits:
-        if not scored and LEAKAGE.columns[limit.column].group in (SCORES, FLOOR, MEMBERSHIP):
+        if not scored and LEAKAGE.columns[limit.column].group in NEED_TRUTH and limit.column != "num_held":
             raise InputError(f"--fail-above {limit}: {limit.column!r} needs the private images: add --truth")
     for limit, word in [(one, word) for one in limits for word in one.where]:
         if word not in known:

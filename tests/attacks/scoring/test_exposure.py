@@ -121,6 +121,13 @@ def test_hits_are_those_of_the_scores_image_by_image():
             assert hits[i, j] == bool(near and l2[i] == l2.min())
 
 
+def test_equal_images_of_the_pool_are_compared_once():
+    """A truth's images are private, others of an audit and of the pool: thrice as many as there are."""
+    pool, candidates = textures(3), textures(4)[2:]
+    found = Identification(torch.cat([pool, pool[1:], pool]), candidates)
+    assert found.rows.tolist() == [0, 1, 2] and found.l2.shape == (3, 2) and found.guesses.tolist() == [2, 3]
+
+
 def test_the_most_exposed_image_is_the_one_nearest_relative_to_its_floor():
     # by hand, 16 pixels: floors of 0.2·4 and 0.8·4 (the public image 0.0), candidates at 0.1·4 and 0.2·4
     private = torch.stack([torch.full((1, 4, 4), value) for value in (0.2, 0.8)])
