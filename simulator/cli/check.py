@@ -8,7 +8,9 @@ from simulator.scenario.benchmark import load_any
 
 
 def check(typed: CheckCommand) -> Answer:
-    lines = describe_plan(make_plan(load_any(typed.file, typed.profile, typed.overrides)))
-    out.print(lines)
-    said = dict(line.split(":", 1) for line in lines.splitlines())
-    return Answer({name: " ".join(text.split()) for name, text in said.items()})
+    said = {}
+    for line in describe_plan(make_plan(load_any(typed.file, typed.profile, typed.overrides))):
+        out.print(line)  # the price comes some seconds after the rest
+        name, text = line.split(":", 1)
+        said[name] = " ".join(text.split())
+    return Answer(said)

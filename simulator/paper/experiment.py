@@ -88,7 +88,7 @@ class ExperimentRun:
         plan = make_plan(self.scenario, self.out / "run")
         if needs_run(plan):
             if self.profile != "quick":
-                self.say(describe_plan(plan))
+                self.say("\n".join(describe_plan(plan)))
             simulate(plan, self.display, verbose=self.verbose)
         record = Run(plan.run_dir)
         failed = record.leakage[record.leakage.status != "ok"]

@@ -3,7 +3,7 @@
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -43,8 +43,8 @@ REPLY = (0.08, 1.1e-7)  # sent, returned, read, written down and averaged
 DIAGNOSTICS = (0.05, 4.5e-7)  # how linear the network was: on top of a score
 
 
-def describe_plan(plan: RunPlan) -> str:
-    """Describe in a few lines what would run, and estimate its time."""
+def describe_plan(plan: RunPlan) -> Iterator[str]:
+    """Describe in a few lines what would run, and then, measured for some seconds, what it costs."""
     scenario = plan.cells[0].scenario
     data = load_data(plan.cells[0].client_config(use_gpu=False))
     sizes = [load_data(cell.client_config(use_gpu=False)).client_sizes for cell in plan.cells]  # few splits stay cached
@@ -56,7 +56,7 @@ def describe_plan(plan: RunPlan) -> str:
         told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
-    lines = [
+    yield from (
         f"{scenario.name}: {len(plan.cells)} cell{'s' * (len(plan.cells) > 1)}, {federation.rounds} rounds, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
         f"data:    {scenario.data.name} {data.shape}, "
@@ -67,9 +67,8 @@ def describe_plan(plan: RunPlan) -> str:
         f"output:  {plan.run_dir}",
         f"disk:    about {size_of(kept)} of checkpoints"
         f"{f', up to {size_of(kept + waiting)} while it runs' if waiting else ''}",
-        *price_of(plan, sizes),
-    ]
-    return "\n".join(lines)
+    )
+    yield from price_of(plan, sizes)
 
 
 def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
