@@ -1,9 +1,10 @@
 """The price of an audit: an estimate before it begins, the time left while it runs, the attacks left after it."""
 
 import contextlib
+import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -21,6 +22,7 @@ from simulator.evaluation.attack_run import (
 )
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
+from simulator.results.keys import ALL, ObservationKey
 
 MINUTES = 5.0
 STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
@@ -72,38 +74,50 @@ def is_left(result: JobResult) -> bool:
     return str(result.leakage[0]["detail"]).startswith(LEFT)
 
 
-def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> list[str]:
-    """Describe in a few lines what will be attacked, and its cost, measured on the first update for some seconds."""
-    counts = Counter(job.attack.label for job in jobs)
+def _seen(key: ObservationKey) -> tuple[str, bool]:
+    """Return what the cost of an attack on an update follows: the threat model, and whether it is of all clients."""
+    return key.threat_model, key.client == ALL
+
+
+def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> Iterator[str]:
+    """Describe in a few lines what will be attacked, and then its cost, measured for some seconds on the first update
+    of each threat model: of one client, and of all together, which have more images."""
+    counts = Counter((job.attack.label, _seen(job.key)) for job in jobs)
     keys = sorted({job.key for job in jobs}, key=plan.keys.index)
     if not keys:
-        return []
-    observation, knowledge = plan.observation(keys[0]), plan.knowledge(keys[0])
-    each: dict[str, float | None] = {}
-    for one in plan.attacks:
-        if counts[one.label]:
-            each[one.label] = 0.0
+        return
+    views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
+    often = Counter(job.attack.label for job in jobs)
+    yield (
+        f"{len(keys)} updates of {len({key.round for key in keys})} rounds "
+        f"({', '.join(f'{count} {view}' for view, count in views.items())}): "
+        f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}"
+    )
+    firsts = {_seen(key): key for key in reversed(keys)}
+    each: dict[tuple[str, tuple[str, bool]], float | None] = {}
+    for one, (seen, key) in itertools.product(plan.attacks, firsts.items()):
+        if counts[one.label, seen]:
+            each[one.label, seen] = 0.0
             with contextlib.suppress(Exception):  # it fails on this update, as its row will say
-                each[one.label] = attack_seconds(AttackRun(one, plan.options.seed), observation, knowledge)
+                run = AttackRun(one, plan.options.seed)
+                each[one.label, seen] = attack_seconds(run, plan.observation(key), plan.knowledge(key))
     start = work_seconds()
     if (source := jobs[0].setting.candidates) is not None:
-        tell_candidates(source, observation, knowledge)
+        tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
     parameters = sum(parameter.numel() for parameter in plan.model.parameters())
     beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
-    least = {label: LONGEST_PROBE if seconds is None else seconds for label, seconds in each.items()}
-    known = STARTUP + sum(counts[label] * (beside + seconds) for label, seconds in least.items())
-    prices = [f"{counts[label]} × {label}" + ("" if s is None else f" of {clock(s)}") for label, s in each.items()]
-    slow = ", ".join(label for label, seconds in each.items() if seconds is None)
-    views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
-    lines = [
-        f"{len(keys)} updates of {len({key.round for key in keys})} rounds "
-        f"({', '.join(f'{count} {view}' for view, count in views.items())}): {', '.join(prices)}",
-        f"cost: about {clock(known)} of processor time, {clock(known / CORES)} on {CORES} idle cores"
-        + (or_more(slow) if slow else ""),
-    ]
+    least = {kind: LONGEST_PROBE if seconds is None else seconds for kind, seconds in each.items()}
+    known = STARTUP + sum(counts[kind] * (beside + seconds) for kind, seconds in least.items())
+    prices, slow = [], ", ".join(dict.fromkeys(label for (label, _), seconds in each.items() if seconds is None))
+    for label in dict.fromkeys(label for label, _ in each):
+        spread = sorted(seconds for (name, _), seconds in least.items() if name == label)
+        prices.append(f"{label} {' to '.join(dict.fromkeys(map(clock, (spread[0], spread[-1]))))}")
+    yield (
+        f"cost: about {clock(known)} of processor time, {clock(known / CORES)} on {CORES} idle cores "
+        f"({', '.join(prices)} each){or_more(slow) if slow else ''}"
+    )
     if minutes and (slow or known / CORES > 60 * minutes):
-        lines.append(f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end")
-    return lines
+        yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
 
 
 def describe_rest(leakage: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -96,7 +96,7 @@ class Display:
         """Show a line that a user has to know, in a log too."""
         print_error(line)
 
-    def price(self, lines: Callable[[], list[str]]) -> None:
+    def price(self, lines: Callable[[], Iterable[str]]) -> None:
         """Show what will be done and what that costs. lines: takes seconds."""
 
     def start(self, rounds: int, attacks: int) -> None:
@@ -144,7 +144,7 @@ class Shown(Display):
     def note(self, line: str) -> None:
         self.console.print(f"fedspill: {line}", soft_wrap=True)
 
-    def price(self, lines: Callable[[], list[str]]) -> None:
+    def price(self, lines: Callable[[], Iterable[str]]) -> None:
         for line in lines():
             self.note(line)
 
