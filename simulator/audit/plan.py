@@ -137,6 +137,7 @@ class AuditPlan:
         plan = cls(options, recording, model, attacks, keys, out)
         plan.knowledge(keys[0])
         plan.observation(keys[0])
+        plan.setting()  # owners that do not fit are refused before anything is written
         return plan
 
     @cached_property
@@ -168,8 +169,9 @@ class AuditPlan:
         pairs = self.recording.pairs(key, self.model.state_dict())
         return Observation(self.model, pairs, self.options.shape, key.round, key.client, key.threat_model)
 
+    @cached_property
     def truth(self) -> AuditTruth | None:
-        """Return the place of the truth and the owners of its files; None if there is none."""
+        """The place of the truth and the owners of its files; None if there is none."""
         options = self.options
         if options.truth is None:
             return None
@@ -177,6 +179,13 @@ class AuditPlan:
         clients, owners = self.recording.clients, None
         if options.owners:
             owners = owners_said(files, clients, options.owners)
+            told = owners_by_update(files, self._one_of_each_client(), self.normalization) or {}
+            for client, file in owners.items():
+                if told.get(client, file) != file:
+                    raise InputError(
+                        f"--owner {clients[client].node}={files.names[file]}: the update of this node shows the images "
+                        f"of {files.names[told[client]]!r}; leave --owner out, and the updates tell whose file is whose"
+                    )
         elif files.by_client:
             owners = owners_by_name(files, clients)
             owners = owners or owners_by_update(files, self._one_of_each_client(), self.normalization)
@@ -192,7 +201,7 @@ class AuditPlan:
 
     def setting(self, timeout: float = TIMEOUT) -> Setting:
         """Return the setting of all jobs. timeout: processor seconds that an attack may take."""
-        truth, seed = self.truth(), self.options.seed
+        truth, seed = self.truth, self.options.seed
         return Setting(truth, seed=seed, timeout=timeout, candidates=self.candidates(truth), limit="--timeout")
 
     def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:

@@ -130,6 +130,9 @@ def test_files_of_clients_are_told_by_the_updates(recorded):
     first = run.samples[run.samples.client == 0].image.tolist()
     assert first == list(range(20, 30))  # client 0 of the recording has the digits of client_02.npz
     assert run.private_images(run.store().observation_keys()[0]).shape == (30, 1, 8, 8)
+    with pytest.raises(InputError, match="shows the images of 'client_02'; leave --owner out"):
+        audited(recorded, "mistaken", truth=recorded / "truth", owners={"100": "client_00"})
+    assert not (recorded / "mistaken").exists()
 
 
 def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind, monkeypatch):
@@ -198,7 +201,7 @@ def test_an_audit_is_opened_as_a_run_is(blind):
 BAD = {
     "no recording": ({"recording": "nowhere"}, "is no recording"),
     "another network": ({"model": "torch.nn:Identity"}, "row of class scores"),
-    "a mean for three channels": ({"mean": (0.1, 0.2, 0.3)}, "3 values for 1 channels"),
+    "a mean for three channels": ({"mean": (0.1, 0.2, 0.3)}, "0.1,0.2,0.3: give one value, or one for each channel"),
     "no such round": ({"rounds": [7]}, "has no round 7"),
     "no such threat model": ({"threat_models": ["client"]}, "has no threat_model 'client'"),
     "no such field": ({"know": {"lr": 0.1}}, "--know lr: no such field"),
