@@ -157,7 +157,7 @@ def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _load_file(path: Path, called: str) -> ModuleType:
     """Import a file by its path. It can import the files beside it, and its own package, by their full names."""
     if not path.is_file():
-        raise InputError(f"{called}: file {str(path)!r} does not exist")
+        raise InputError(f"{called}: file {str(path.absolute())!r} does not exist")
     folders = path.resolve().parents
     _look_in(folders[0])
     _look_in(next(folder for folder in folders if not (folder / "__init__.py").exists()))
