@@ -270,7 +270,7 @@ class FEATURE(Thresholds):
     gradient_rank: float = 0.6  # share of them used for λ, whose equations are the other units
     noise_ratio: float = 1.5  # times the largest singular value that noise like the smallest ones can have
     smallest_values: float = 0.95  # share of the singular values behind which that noise is measured
-    noise_edge: float = 1.1  # times the largest singular value of noise: nothing but rounding lies below (1.03)
+    exact_gradient: float = 3e-5  # λ of images of the step: private ones have up to 6e-6, those of later ones 2e-4 on
     determined: float = 0.9  # nonzero features per pixel from which an image is returned: fewer leave many images
     few_descent: Descent = Descent(600, 0.05)  # to pixels: 7 of 32 within 20 dB in 13 s, 10 in 48 s by 2,500 steps
     pilot_decoys: int = 8

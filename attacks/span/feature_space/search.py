@@ -156,6 +156,8 @@ class FeatureSearch:
             active = (self.update.network.features(self.state, polished.images) != 0).sum(1)
         kept = active >= FEATURE.determined * math.prod(self.update.shape)
         self.undetermined += int((~kept).sum())
+        if self.update.factors.exact and not self.momentum.value:  # both equations hold exactly, or at another step
+            kept &= polished.gradient < FEATURE.exact_gradient
         self.held = self.held.join(polished.at(~kept))
         self.found = self.found.join(polished.at(kept))
         return bool(kept.any())

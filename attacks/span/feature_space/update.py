@@ -17,7 +17,7 @@ from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
 from attacks.span.search.problems import outside
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
-from attacks.update.spectrum import SMALLEST_GAP, Spectrum, layer_update, rank_above_noise
+from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,13 @@ class FeatureUpdate:
 def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
     """The rank above the noise, and whether a gap shows it: then the update is exactly a sum of so many summands."""
     found = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
-    if found.has_spectral_gap or _stands_out(spectrum, found.count):
+    if found.has_spectral_gap or spectrum.ends_at_noise(found.count):
         return found.count, True
     rows, columns = spectrum.rows**0.5, spectrum.columns**0.5
     # noise alone has singular values between |√columns − √rows| and √columns + √rows times its deviation
     smallest = spectrum.values[int(FEATURE.smallest_values * len(spectrum.values)) :].median()
     noise = FEATURE.noise_ratio * smallest * (columns + rows) / max(abs(columns - rows), 1.0)
     return int((spectrum.values > noise).sum()), False
-
-
-def _stands_out(spectrum: Spectrum, rank: int) -> bool:
-    """Whether all beyond `rank` is noise, as rounding is, and all up to it well above: the least image of a batch may
-    stand no higher, and what tells images of different steps apart is less."""
-    values = spectrum.values
-    if not 0 < rank < len(values) // 2:
-        return False
-    noise = spectrum.noise_edge(rank)
-    return bool(values[rank] < FEATURE.noise_edge * noise < SMALLEST_GAP * noise < values[rank - 1])
 
 
 def _first_layer(update: Tensor) -> tuple[UpdateFactors, Tensor]:

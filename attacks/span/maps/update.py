@@ -195,15 +195,18 @@ def patch_rank(spectrum: Spectrum, weight: Tensor) -> int:
 
 
 def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
-    """The rank in front of the widest gap that ends at rounding, of the parameters and of the sums, else 0."""
+    """The rank in front of the widest gap that ends at rounding, of the parameters and of the sums, or of a lesser one
+    behind which all is noise; else 0."""
     if len(spectrum.values) < 2:
         return 0
     rounding += torch.finfo(torch.float32).eps * float(spectrum.values[0])
     values = spectrum.values.clamp_min(rounding)
     ratios = values[:-1] / values[1:]
     gap = int(ratios.argmax())
-    ends = values[gap + 1] < MAP_KERNEL.floor * rounding
-    return gap + 1 if ends and ratios[gap] > MAP_KERNEL.clear_gap else 0
+    if values[gap + 1] < MAP_KERNEL.floor * rounding and ratios[gap] > MAP_KERNEL.clear_gap:
+        return gap + 1
+    rank = spectrum.above_noise()
+    return rank if spectrum.ends_at_noise(rank) and values[rank] < MAP_KERNEL.floor * rounding else 0
 
 
 def _rounding(weight: Tensor) -> float:
