@@ -27,7 +27,7 @@ from attacks.networks.probing import find_input_layer, parameter_names
 # with 2 to 15 digits: 4,000 and more) and 2 to 4 under several steps of Adam (the same clients: 2 in the median).
 CLEAR_GAP = 10.0  # a gap wider than this is trusted: between the two
 SMALLEST_GAP = 2.0  # a narrower one is no gap
-NOISE_EDGE = 1.1  # times the largest singular value of noise: rounding lies below (1.02 to 1.1 in six updates)
+NOISE_EDGE = 1.2  # times the largest singular value of noise: rounding lies below (1.02 to 1.14 in eight updates)
 NEAR_FLOOR = 4.0  # how many thresholds of Gavish and Donoho the first value of the floor may reach
 # Shares of the largest singular value.
 ROUNDING = 1e-4  # the rounding of float32 parameters lies below, images above
@@ -119,8 +119,8 @@ class Spectrum:
         of a client lie wider ones. Noise is not told from images where it is less than half of the values."""
         if not 0 < rank < len(self.values) // 2:
             return False
-        edge = self.noise_edge(rank)
-        return bool(self.values[rank] < NOISE_EDGE * edge and self.values[rank - 1] > SMALLEST_GAP * NOISE_EDGE * edge)
+        noise = NOISE_EDGE * self.noise_edge(rank)
+        return bool(self.values[rank] < noise and self.values[rank - 1] > SMALLEST_GAP * self.values[rank])
 
 
 def gavish_donoho(rows: int, columns: int) -> float:
