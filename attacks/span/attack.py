@@ -18,7 +18,8 @@ This file chooses the variant for a network and runs it, round by round where ne
                        (what the passes of the search have found)
     sparse_duals.py    search: the sparsity test of a candidate, whose zeros make it exact
     acceptance.py      accept: as a set, one by one, or fitted in noise
-    feature_space/     the same stages for features: network, update, inversion to pixels, search
+    feature_space/     the same stages for features: network, update, inversion to pixels, search;
+                       for a client of one pooled_layers and single_image
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels
     joining.py         one result of several, and a joint polish of images and duals
     thresholds.py      every tuned constant, and what it was tuned on

@@ -15,7 +15,8 @@ changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so 
 and not varied. `CONE` was chosen on Flower's quickstart CNN (seeds 100 to 114) and a few clients of MobileNetV2's
 blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1 to 6) and not
 varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one step to 80)
-and of the 8x8 digits, and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and
+and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split (seeds 1000 to
+1007), and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH` and
 `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on
 MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
 clients' with 30 each (docs/records/span_times.md has other seeds).
@@ -410,3 +411,32 @@ class POLISH(Thresholds):
 
     dual_iterations: int = 60  # of conjugate gradients for the duals
     rate: float = 1e-3  # step size of the images, and of the duals relative to their root mean square
+
+
+class SINGLE_IMAGE(Thresholds):
+    """The image of a client of one through max pooling (`attacks.span.feature_space.single_image`)."""
+
+    length: float = 1.25  # over which photographs' correlations fall, in widths of the image
+    length_of_maps: float = 0.4  # that of the images whose maps are the prior of maps
+    deviation: float = 0.25  # of a pixel, pixel range 1
+    color_share: float = 0.06  # of the variance of colours beside that of grey
+    grain: float = 1e-4  # share of a pixel's variance that no neighbour shares
+    map_images: int = 3000  # from whose maps their covariance is taken
+    map_samples: int = 600  # of a posterior of maps: four for each weight of a channel
+    map_steps: int = 14  # linearizations for the maps
+    map_searches: int = 3
+    near: float = 0.1  # misfit from which on most winners are right
+    image_samples: int = 200  # of a posterior of images
+    image_steps: int = 6  # linearizations for an image
+    damping: float = 0.5  # of the probabilities to win from one linearization to the next
+    shrinkage: float = 0.1  # of the noise's covariance to its diagonal: samples are few
+    trust: float = 3.0  # squared misses to their noise, up to which there is no more noise than that
+    least_open: float = 0.2  # probability to be open from which an output that is shut counts
+    rounding: float = 1e-4  # of float32 parameters, in an update or in what is found from it
+    zero: float = 1e-6  # of the largest output: nothing
+    certain: float = 4.0  # standard deviations above zero of an output that is open for certain
+    most_misfit: float = 0.01  # of an update that maps leave: right ones 1e-4, others 0.02 and more
+    most_excess: float = 2.0  # misfit of an image to that of a decoy: 0.3 to 0.7 of one step, more of several
+    ridge: float = 1e-4  # of the mean variance of maps
+    most_inputs: int = 4096  # numbers that a layer is fed; the square of them is held in memory
+    tiny: float = 1e-12  # keeps variances positive

@@ -55,6 +55,7 @@ NOT_RUN = (
     thresholds.MOMENTUM,
     thresholds.PATCHES,
     thresholds.POLISH,
+    thresholds.SINGLE_IMAGE,
 )
 
 LONG = TrainingConfig(epochs=10, batch_size=5, learning_rate=0.05, momentum=0.9)

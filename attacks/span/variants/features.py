@@ -9,7 +9,8 @@ never minimized. Where the rank shows single steps, images first used at a later
 one step as vertices of a cone that tells N as well (`attacks.span.feature_space.cone`), but ρ and λ cannot tell apart
 the many images that have them. So the features are accepted, by their ρ against that of decoys, and the images are the
 likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back from theirs, else held. Where
-a few decoys stay far off from exact features, no image would be returned, and none is looked for.
+a few decoys stay far off from exact features, no image would be returned, and none is looked for. The image of a client
+of one is found with the updates of the convolutions beside (`attacks.span.feature_space.single_image`).
 """
 
 from dataclasses import dataclass, replace
@@ -24,13 +25,24 @@ from attacks.networks.mlp import ACTIVATIONS
 from attacks.networks.probing import linear_layers
 from attacks.span.feature_space.cone import cone_features
 from attacks.span.feature_space.network import FeatureNetwork
+from attacks.span.feature_space.pooled_layers import pooled_layers
 from attacks.span.feature_space.search import FeatureSearch
+from attacks.span.feature_space.single_image import FoundImage, find_image
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
 from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, invert_maps
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
-from attacks.span.thresholds import CONE, FEATURE, INVERSION, MAP_INVERSION, MOMENTUM, SEARCH, constants_of
+from attacks.span.thresholds import (
+    CONE,
+    FEATURE,
+    INVERSION,
+    MAP_INVERSION,
+    MOMENTUM,
+    SEARCH,
+    SINGLE_IMAGE,
+    constants_of,
+)
 from attacks.update.private_set import infer_background
 from attacks.update.spectrum import layer_update
 
@@ -122,6 +134,8 @@ class FoundFeatures:
     residual: Tensor
     bound: float
     certified: bool = False
+    single: FoundImage | None = None
+    """What the updates of the convolutions tell of the image of a client of one."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +158,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         """The vertices of the cone where they are most of the images, else as many feature vectors of lowest ρ."""
         none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
+        if evidence.count == 1 and len(cone.features):
+            return replace(cone, single=self._single(evidence, generator, progress))
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
             return cone
         search = FeatureSearch.of(evidence, self.features.options)
@@ -172,6 +188,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         if vetoed is not None:
             return Acceptance(nothing, residual, f"nothing returned: {vetoed}", 1.0, facts, nothing, features)
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
+        if candidates.single is not None:
+            return _of_single(candidates.single, Acceptance(nothing, residual, None, left, facts, nothing, features))
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
         pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
         found = None
@@ -201,6 +219,36 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         layer = layer_update(evidence.initial, network.layers[0]).double()
         features, shares = cone_features(factors, layer, generator)
         return FoundFeatures(features.float(), shares.float(), CONE.silent_share, certified=True)
+
+    def _single(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundImage | None:
+        """The image of a client of one; None where the body is no chain of pooled convolutions, or too wide."""
+        layers = pooled_layers(evidence.network, evidence.initial, evidence.shape)
+        if layers is None or max(layer.inputs for layer in layers) > SINGLE_IMAGE.most_inputs:
+            return None
+        delta = self.features.observation.one_round()[0].delta()
+        if not {f"{layer.name}.weight" for layer in layers} <= set(evidence.trained):
+            return None
+        bounds = evidence.pixel_range
+        pixels = PixelSpace(evidence.shape, None if bounds is None else (bounds[0].cpu(), bounds[1].cpu()))
+        head = evidence.network.layers[0]
+        return find_image(layers, delta, evidence.initial, head, pixels, generator, progress)
+
+
+def _of_single(found: FoundImage, accepted: Acceptance) -> Acceptance:
+    """The image of a client of one beside its features: returned where a decoy came back, else held."""
+    facts: Facts = accepted.facts | constants_of(SINGLE_IMAGE)
+    facts |= {"misfit": found.misfit, "decoy_misfit": found.decoy_misfit, "decoy_error": found.decoy_error}
+    accepted = replace(accepted, facts=facts)
+    features = "its features were found, but"
+    if found.image is None:
+        lost = f"the best input of {found.layer!r} leaves {found.misfit:.2g} of its update"
+        return replace(accepted, residual=accepted.residual[:0], reason=f"no image returned: {features} {lost}")
+    shown = replace(accepted, images=found.image.to(accepted.images))
+    if found.trusted:
+        return shown
+    lost = f"a decoy lost {found.decoy_error**2:.2g} of its contrast's energy"
+    said = f"the image leaves {found.misfit:.2g} of the update of {found.layer!r}, a decoy {found.decoy_misfit:.2g}"
+    return shown.withheld(f"1 of 1 images is not returned: {features} {lost}, and {said}")
 
 
 def has_few_features(network: FeatureNetwork, pixels: int) -> bool:

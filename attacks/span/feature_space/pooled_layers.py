@@ -1,0 +1,115 @@
+"""Bodies of convolutions, each followed by a ReLU and max pooling, read by running them: `pooled_layers`.
+
+Everything that such a layer makes of its input is linear once it is known which position wins each window of the
+pooling: what it gives, and, of a single image, its update after one step, ΔW = Σ_w δ_w (patch at the winner of w)ᵀ.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.functional import one_hot
+
+from attacks.interface.observation import State
+from attacks.networks.probing import probe, random_images
+from attacks.span.feature_space.network import FeatureNetwork
+
+
+@dataclass(frozen=True)
+class PooledLayer:
+    """A convolution, a ReLU and max pooling over windows that do not overlap.
+
+    name: of the convolution. weight: (O, T), T entries of a patch. bias: (O,). patches: (Q, T), the places in the
+    flattened input, with a zero appended, of the patch at each output position. windows: (P, K), the positions of each
+    window. shape: (C, H, W) of the input.
+    """
+
+    name: str
+    weight: Tensor
+    bias: Tensor
+    patches: Tensor
+    windows: Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def inputs(self) -> int:
+        """D = C · H · W."""
+        return self.shape[0] * self.shape[1] * self.shape[2]
+
+    def forward(self, inputs: Tensor, signals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(winner (M, O, P), pooled (M, O, P) before the ReLU, update (M, O, T)) of inputs (M, D) with signals (O, P).
+
+        winner: from 0 to K − 1. update: what the weights change by where the outputs of the pooling get these signals.
+        """
+        patches = functional.pad(inputs, (0, 1))[:, self.patches]
+        given = (patches @ self.weight.T + self.bias)[:, self.windows]
+        pooled, winner = (part.mT for part in given.max(2))
+        places = self.windows[torch.arange(len(self.windows), device=inputs.device), winner]
+        spread = inputs.new_zeros(*winner.shape[:2], len(self.patches))
+        spread.scatter_add_(2, places, signals.expand_as(pooled))
+        return winner, pooled, spread @ patches
+
+    def rows(self, shares: Tensor, signals: Tensor) -> tuple[Tensor, Tensor]:
+        """The linear maps (O, P, D) to the outputs of the pooling, without bias, and (O, T, D) to the update, where
+        position k counts for `shares` (O, P, K) of its window."""
+        channels, count = shares.shape[:2]
+        pooled = shares.new_zeros(channels, count, self.inputs + 1)
+        places = self.patches[self.windows].flatten(1)
+        values = (shares[..., None] * self.weight[:, None, None]).flatten(2)
+        pooled.scatter_add_(2, places.expand(channels, -1, -1), values)
+        spread = shares.new_zeros(channels, len(self.patches))
+        spread.scatter_add_(1, self.windows.flatten().expand(channels, -1), (shares * signals[..., None]).flatten(1))
+        update = shares.new_zeros(channels, self.patches.shape[1], self.inputs + 1)
+        places = self.patches.T.expand(channels, -1, -1)
+        update.scatter_add_(2, places, spread[:, None].expand_as(places).contiguous())
+        return pooled[..., :-1], update[..., :-1]
+
+    def back(self, inputs: Tensor, signals: Tensor) -> Tensor:
+        """The signals (D,) at inputs (D,), where the outputs of the pooling that are not zero get `signals` (O, P)."""
+        winner, pooled, _ = self.forward(inputs[None], signals)
+        shares = one_hot(winner[0], self.windows.shape[1]).double() * (pooled[0] > 0)[..., None]
+        return torch.einsum("op,opd->d", signals, self.rows(shares, signals)[0])
+
+
+def pooled_layers(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> list[PooledLayer] | None:
+    """The layers that lead from images (C, H, W) to the network's features, in this order and in float64 on the CPU;
+    None where the body is anything else than such layers, one after the other."""
+    convolutions = {name: m for name, m in network.model.named_modules() if isinstance(m, nn.Conv2d)}
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    images = random_images(shape)
+    features = network.features(state, images.to(state[f"{network.layers[0]}.weight"]))
+    probe(network.model, images, convolutions, lambda *call: seen.append(call), state)
+    names = [name for name, _, _ in seen]
+    if not seen or len(set(names)) < len(names) or not torch.equal(seen[0][1], images.to(seen[0][1])):
+        return None
+    layers = []
+    for (name, fed, given), after in zip(seen, [*(fed for _, fed, _ in seen[1:]), features], strict=True):
+        module, side = convolutions[name], _window(given, after)
+        plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        if side is None or not plain or module.bias is None:
+            return None
+        layers.append(_layer(name, module, state, fed.shape[1:], given.shape[2:], side))
+    return layers
+
+
+def _window(given: Tensor, after: Tensor) -> int | None:
+    """The side of the windows of max pooling, 1 for none, with which a ReLU of `given` becomes `after`."""
+    for side in range(1, min(given.shape[2:]) + 1):
+        pooled = functional.max_pool2d(given.relu(), side)
+        if pooled[0].numel() == after[0].numel() and torch.allclose(pooled.flatten(1), after.flatten(1), atol=1e-5):
+            return side
+    return None
+
+
+def _layer(name: str, module: nn.Conv2d, state: State, shape: torch.Size, given: torch.Size, side: int) -> PooledLayer:
+    weight, bias = (state[f"{name}.{part}"].double().cpu() for part in ("weight", "bias"))
+    places = 1 + torch.arange(shape.numel(), dtype=torch.float64).reshape(1, *shape)
+    assert not isinstance(module.padding, str)  # refused by `pooled_layers`
+    patches = functional.unfold(places, module.kernel_size, module.dilation, module.padding, module.stride)
+    patches = patches[0].T.long() - 1
+    patches[patches < 0] = shape.numel()  # the zero around the image
+    height, width = (length // side for length in given)
+    positions = torch.arange(given.numel()).reshape(given)[: height * side, : width * side]
+    windows = positions.reshape(height, side, width, side).permute(0, 2, 1, 3).reshape(height * width, side**2)
+    return PooledLayer(name, weight.flatten(1), bias, patches, windows, tuple(shape))

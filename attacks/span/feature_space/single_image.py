@@ -1,0 +1,265 @@
+"""The image of a client of one, through convolutions with max pooling: `find_image`.
+
+One step on one image gives away its features h and the signal δ at them exactly, and with every convolution's update
+one equation for each weight. All of it is linear in the input of a layer once the winners of its pooling are known
+(`attacks.span.feature_space.pooled_layers`), and the second layer of a small network has more equations than inputs.
+What is unknown is which position wins each window.
+
+**Statistical linearization** (`posterior`; the iterated posterior linearization filter of García-Fernández, Svensson,
+Morelande and Särkkä 2015). The input has a Gaussian prior. Every observation is replaced by the linear one that is
+best on average over samples of the present posterior: a position counts for the probability that it wins its window
+(the mean derivative, by Stein's lemma), and what is left by chance counts as noise. The posterior under these is
+Gaussian again. As it narrows, winners become certain and the noise vanishes, so nothing has to be annealed.
+
+**From the features down.** The last layer's input is found first, exactly if at all: its own update certifies it. With
+it the winners and so the signals at the layer before are known, down to the image. That one has fewer equations than
+pixels: the posterior mean under a prior of photographs is the answer, and a decoy says whether images come back so.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from attacks.base import Progress
+from attacks.interface.observation import State
+from attacks.span.feature_space.pooled_layers import PooledLayer
+from attacks.span.maps.inversion import PixelSpace
+from attacks.span.thresholds import MAP_INVERSION, SINGLE_IMAGE
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A normal distribution. mean: (D,). precision: (D, D), the inverse of its covariance. drawn: (M, D), samples."""
+
+    mean: Tensor
+    precision: Tensor
+    drawn: Tensor
+
+    @classmethod
+    def of(cls, drawn: Tensor) -> "Gaussian":
+        """The one with the mean and the covariance of samples (M, D)."""
+        variance = drawn.var(0).mean()
+        ridge = SINGLE_IMAGE.ridge * variance * torch.eye(drawn.shape[1]).to(drawn)
+        return cls(drawn.mean(0), torch.cholesky_inverse(torch.linalg.cholesky(drawn.T.cov() + ridge)), drawn)
+
+
+def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.Generator) -> Gaussian:
+    """A prior of photographs (C, H, W): correlations that fall exponentially with the distance, and colours near to
+    grey. length: over which they do, in widths of the image. count: of samples."""
+    channels, height, width = pixels.shape
+    own = SINGLE_IMAGE
+    rows, columns = (torch.arange(size, dtype=torch.float64) for size in (height, width))
+    places = torch.cartesian_prod(rows, columns)
+    along = (-torch.cdist(places, places) / (length * max(height, width))).exp()
+    along += own.grain * torch.eye(len(along)).to(along)
+    grey = torch.ones(channels, channels, dtype=torch.float64)
+    color = (channels * torch.eye(channels).to(grey) - grey) / max(1, channels - 1)
+    across = (pixels.range * own.deviation) ** 2 * (grey + own.color_share * color)
+    of_color, of_place = (torch.linalg.cholesky(part) for part in (across, along))
+    precision = torch.kron(torch.cholesky_inverse(of_color), torch.cholesky_inverse(of_place))
+    middle = torch.zeros(1, 1, 1, 1) if pixels.bounds is None else (pixels.bounds[0] + pixels.bounds[1]).cpu() / 2
+    mean = middle.double().expand(1, *pixels.shape).flatten()
+    drawn = torch.randn(count, channels, len(along), dtype=torch.float64, generator=generator)
+    return Gaussian(mean, precision, mean + (of_color @ drawn @ of_place.T).flatten(1))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known of a layer. pooled: (O, P), behind its ReLU and pooling. variance: (O, P), of their errors.
+    signals: (O, P), at these outputs. update: (O, T)."""
+
+    pooled: Tensor
+    variance: Tensor
+    signals: Tensor
+    update: Tensor
+
+    @property
+    def open(self) -> Tensor:
+        """(O, P) bool: outputs that the ReLU let through for certain."""
+        own = SINGLE_IMAGE
+        return self.pooled > (own.zero * self.pooled.max()).clamp_min(own.certain * self.variance.sqrt())
+
+
+class Posterior(NamedTuple):
+    """mean: (D,), of a layer's input. variance: (D,). misfit: ‖update of the mean − update‖ / ‖update‖."""
+
+    mean: Tensor
+    variance: Tensor
+    misfit: float
+
+
+def posteriors(
+    layer: PooledLayer, observed: Observed, prior: Gaussian, count: int, generator: torch.Generator
+) -> Iterator[Posterior]:
+    """What is known of the input after each linearization, over `count` samples."""
+    own, samples, shares = SINGLE_IMAGE, prior.drawn[:count], None
+    is_open = observed.open
+    signals = observed.signals * is_open
+    used = (signals.abs().sum(1) > 0).nonzero().flatten()
+    size = observed.update.square().mean(1)
+    missed_pooled, missed_update = size.new_zeros(()), torch.zeros_like(size)
+    while True:
+        winner, pooled, update = layer.forward(samples, signals)
+        # an output that is shut counts only where it might be open: what the ReLU passes on
+        passes = is_open | (pooled > 0)
+        drawn = (one_hot(winner, layer.windows.shape[1]) * passes[..., None]).double().mean(0)
+        shares = drawn if shares is None else own.damping * shares + (1 - own.damping) * drawn
+        to_pooled, to_update = layer.rows(shares, signals)
+        kept = is_open | (shares.sum(2) > own.least_open)
+        left = (pooled * passes)[:, kept] - samples @ to_pooled[kept].T
+        noise = left.var(0)
+        # where the mean missed more than the noise explains, there was more noise
+        noise = noise * (missed_pooled / (own.trust * noise.mean())).clamp_min(1)
+        noise = noise + observed.variance[kept] + (own.rounding * observed.pooled.max()) ** 2
+        scaled = to_pooled[kept] / noise.sqrt()[:, None]
+        precision = prior.precision + scaled.T @ scaled
+        pull = prior.precision @ prior.mean + scaled.T @ ((observed.pooled[kept] - left.mean(0)) / noise.sqrt())
+        for channel in used:
+            rows = to_update[channel]
+            left = update[:, channel] - samples @ rows.T
+            noise = left.T.cov()
+            diagonal = noise.diagonal()
+            noise = noise + own.shrinkage * (diagonal.diag() - noise)
+            noise = noise * (missed_update[channel] / (own.trust * diagonal.mean())).clamp_min(1)
+            noise = noise + (own.rounding**2 * size[channel] + own.tiny * size.max()) * torch.eye(len(noise)).to(noise)
+            triangle = torch.linalg.cholesky(noise)
+            wanted = torch.cat([rows, (observed.update[channel] - left.mean(0))[:, None]], 1)
+            scaled = torch.linalg.solve_triangular(triangle, wanted, upper=False)
+            precision += scaled[:, :-1].T @ scaled[:, :-1]
+            pull += scaled[:, :-1].T @ scaled[:, -1]
+        triangle = torch.linalg.cholesky(precision)
+        mean = torch.cholesky_solve(pull[:, None], triangle)[:, 0]
+        drawn = torch.randn(len(mean), count, generator=generator).to(mean)
+        spread = torch.linalg.solve_triangular(triangle.T, drawn, upper=True).T
+        samples = mean + spread
+        _, pooled, update = layer.forward(mean[None], signals)
+        missed_pooled = (pooled[0] - observed.pooled)[is_open].square().mean()
+        missed_update = (update[0] - observed.update).square().mean(1)
+        misfit = float((missed_update.sum() / size.sum()).sqrt())
+        yield Posterior(mean, spread.square().mean(0), misfit)
+
+
+@dataclass(frozen=True)
+class FoundImage:
+    """image: (1, C, H, W), None where a layer's input was not found. layer: the convolution to whose input the search
+    came. misfit: what that leaves of its update. decoy_misfit: what a decoy d leaves of its own. decoy_error:
+    ‖x − d‖ / ‖d − its mean colour‖ of the image x to which it came back. Both nan where no image was sought."""
+
+    image: Tensor | None
+    layer: str
+    misfit: float
+    decoy_misfit: float = float("nan")
+    decoy_error: float = float("nan")
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the image may be returned: it explains the update as well as a decoy explains its own, and the decoy
+        came back with more than half of its contrast's energy."""
+        explained = self.misfit < SINGLE_IMAGE.most_excess * self.decoy_misfit
+        return self.image is not None and explained and self.decoy_error**2 < MAP_INVERSION.most_energy_lost
+
+
+def find_image(
+    layers: list[PooledLayer],
+    delta: State,
+    initial: State,
+    head: str,
+    pixels: PixelSpace,
+    generator: torch.Generator,
+    progress: Progress,
+) -> FoundImage:
+    """The image that one step was made on, computed on the CPU. layers: the first one first. delta: the update.
+    initial: the parameters that were sent. head: the fully connected layer behind the last of the layers."""
+    weight, moved, bias = (
+        part.double().cpu() for part in (initial[f"{head}.weight"], delta[f"{head}.weight"], delta[f"{head}.bias"])
+    )
+    features, at_features = (bias @ moved / bias.square().sum()).clamp_min(0), bias @ weight
+    updates = [delta[f"{layer.name}.weight"].double().cpu().flatten(1) for layer in layers]
+    own = SINGLE_IMAGE
+    drawn = photographs(pixels, own.length_of_maps, own.map_images, generator).drawn
+    fed = [pixels.inside(drawn.float().view(-1, *pixels.shape)).flatten(1).double()]
+    for layer in layers[:-1]:
+        fed.append(torch.cat([_outputs(layer, part).flatten(1) for part in fed[-1].split(own.image_samples)]))
+    last = layers[-1]
+    observed = _observed(last, features, torch.zeros_like(features), at_features, updates[-1])
+    for number in range(len(layers) - 1, 0, -1):
+        layer = layers[number]
+        best = _maps(layer, observed, Gaussian.of(fed[number]), generator, progress)
+        if best.misfit > own.most_misfit:
+            return FoundImage(None, layer.name, best.misfit)
+        signals, before = layer.back(best.mean, observed.signals), number - 1
+        observed = _observed(layers[before], best.mean.clamp_min(0), best.variance, signals, updates[before])
+    prior = photographs(pixels, own.length, own.image_samples, generator)
+
+    def image_of(observed: Observed) -> tuple[Tensor, float]:
+        found = posteriors(layers[0], observed, prior, own.image_samples, generator)
+        *_, (mean, _, misfit) = _reported(islice(found, own.image_steps), own.image_steps, progress)
+        return pixels.inside(mean.view(1, *pixels.shape)), misfit
+
+    image, misfit = image_of(observed)
+    decoy = _like(image, pixels, generator)
+    back, of_decoy = image_of(_seen(layers, decoy, at_features))
+    lost = (back - decoy).norm() / (decoy - decoy.mean((2, 3), keepdim=True)).norm().clamp_min(own.tiny)
+    return FoundImage(image.float(), layers[0].name, misfit, of_decoy, float(lost))
+
+
+def _maps(
+    layer: PooledLayer, observed: Observed, prior: Gaussian, generator: torch.Generator, progress: Progress
+) -> Posterior:
+    """The posterior of least misfit. A search that did not end at the input is followed by another, which takes the
+    best mean at its word, its winners for certain, where that is near."""
+    own = SINGLE_IMAGE
+    best: Posterior | None = None
+    for _ in range(own.map_searches):
+        if best is not None and best.misfit < own.near:
+            prior = replace(prior, drawn=best.mean.expand(own.map_samples, -1))
+        found = islice(posteriors(layer, observed, prior, own.map_samples, generator), own.map_steps)
+        for now in _reported(found, own.map_steps, progress):
+            settled = best is not None and best.misfit < own.most_misfit and now.misfit > best.misfit / 2
+            if best is None or now.misfit < best.misfit:
+                best = now
+            if settled:
+                return best
+    assert best is not None
+    return best
+
+
+def _reported(found: Iterator[Posterior], steps: int, progress: Progress) -> Iterator[Posterior]:
+    for step, posterior in enumerate(found):
+        progress(step, steps, posterior.misfit)
+        yield posterior
+
+
+def _observed(layer: PooledLayer, pooled: Tensor, variance: Tensor, signals: Tensor, update: Tensor) -> Observed:
+    """Of flat outputs, of their variances and of the signals at them, (O · P,) each."""
+    shape = len(layer.weight), -1
+    return Observed(pooled.view(shape), variance.view(shape), signals.view(shape), update)
+
+
+def _outputs(layer: PooledLayer, inputs: Tensor) -> Tensor:
+    """What the layer makes (M, O, P) of inputs (M, D)."""
+    return layer.forward(inputs, inputs.new_zeros(len(layer.weight), len(layer.windows)))[1].clamp_min(0)
+
+
+def _like(image: Tensor, pixels: PixelSpace, generator: torch.Generator) -> Tensor:
+    """A decoy (1, C, H, W) with the mean colour and the contrast of an image."""
+    decoy, color = pixels.decoys(1, generator).to(image), image.mean((2, 3), keepdim=True)
+    decoy = decoy - decoy.mean((2, 3), keepdim=True)
+    return pixels.inside(color + (image - color).norm() / decoy.norm() * decoy)
+
+
+def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> Observed:
+    """What the first layer would show of an image (1, C, H, W) whose features get the signals (D,)."""
+    fed = [image.flatten()]
+    for layer in layers:
+        fed.append(_outputs(layer, fed[-1][None]).flatten())
+    for layer, inputs in zip(layers[:0:-1], fed[-2:0:-1], strict=True):
+        signals = layer.back(inputs, signals.view(len(layer.weight), -1))
+    shaped = (signals * (fed[1] > 0)).view(len(layers[0].weight), -1)
+    update = layers[0].forward(fed[0][None], shaped)[2][0]
+    return _observed(layers[0], fed[1], torch.zeros_like(fed[1]), signals, update)
