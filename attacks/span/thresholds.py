@@ -425,7 +425,7 @@ class SINGLE_IMAGE(Thresholds):
     map_samples: int = 600  # of a posterior of maps: four for each weight of a channel
     map_steps: int = 14  # linearizations for the maps
     map_searches: int = 3
-    near: float = 0.1  # misfit from which on most winners are right
+    near: float = 0.05  # misfit from which on most winners are right
     image_samples: int = 200  # of a posterior of images
     image_steps: int = 6  # linearizations for an image
     damping: float = 0.5  # of the probabilities to win from one linearization to the next

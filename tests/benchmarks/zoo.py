@@ -58,6 +58,14 @@ def quickstart(count: int, images: Tensor, labels: Tensor) -> Row:
     return counted(found, count, int(alike.any(1).sum()), int((~alike.any(0)).sum()), not len(features))
 
 
+def quickstart_image(images: Tensor, labels: Tensor) -> Row:
+    """The image of a client of one of the same network, one step of 0.01, within 25 dB; a stray: beyond 20 dB."""
+    found = attacked(quickstart_network(), images[:1], labels[:1], steps=1, lr=0.01)
+    decibels = -10 * (found.images - images[:1]).square().flatten(1).mean(1).log10()
+    none = not len(found.images)
+    return counted(found, 1, int((decibels > 25).sum()), int((decibels < 20).sum()), none)
+
+
 def trained_quickstart(count: int, images: Tensor, labels: Tensor) -> Row:
     """Images of the same network, trained for 20 epochs on images that are nobody's. Recovered: the private images that
     a returned or held one is more alike (by the correlation of pixels) than any other image; a stray: a returned one
@@ -144,6 +152,7 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
         32, CIFAR_MEAN, x, y, steps=5, batch=8, momentum=0.9
     ),
     **{f"quickstart CNN, N = {n}": lambda x, y, n=n: quickstart(n, x, y) for n in (8, 16, 32)},
+    "one image through the quickstart CNN": quickstart_image,
     "trained quickstart CNN, N = 8": lambda x, y: trained_quickstart(8, x, y),
     "MobileNetV2's blocks, vectors, N = 2": lambda x, y: bottlenecks(2, x, y),
 }

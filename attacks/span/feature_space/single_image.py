@@ -102,6 +102,7 @@ def posteriors(
     signals = observed.signals * is_open
     used = (signals.abs().sum(1) > 0).nonzero().flatten()
     size = observed.update.square().mean(1)
+    nothing = own.tiny * size.max()
     missed_pooled, missed_update = size.new_zeros(()), torch.zeros_like(size)
     while True:
         winner, pooled, update = layer.forward(samples, signals)
@@ -114,7 +115,7 @@ def posteriors(
         left = (pooled * passes)[:, kept] - samples @ to_pooled[kept].T
         noise = left.var(0)
         # where the mean missed more than the noise explains, there was more noise
-        noise = noise * (missed_pooled / (own.trust * noise.mean())).clamp_min(1)
+        noise = noise * (missed_pooled / (own.trust * noise.mean()).clamp_min(own.tiny)).clamp_min(1)
         noise = noise + observed.variance[kept] + (own.rounding * observed.pooled.max()) ** 2
         scaled = to_pooled[kept] / noise.sqrt()[:, None]
         precision = prior.precision + scaled.T @ scaled
@@ -125,8 +126,8 @@ def posteriors(
             noise = left.T.cov()
             diagonal = noise.diagonal()
             noise = noise + own.shrinkage * (diagonal.diag() - noise)
-            noise = noise * (missed_update[channel] / (own.trust * diagonal.mean())).clamp_min(1)
-            noise = noise + (own.rounding**2 * size[channel] + own.tiny * size.max()) * torch.eye(len(noise)).to(noise)
+            noise = noise * (missed_update[channel] / (own.trust * diagonal.mean() + nothing)).clamp_min(1)
+            noise = noise + (own.rounding**2 * size[channel] + nothing) * torch.eye(len(noise)).to(noise)
             triangle = torch.linalg.cholesky(noise)
             wanted = torch.cat([rows, (observed.update[channel] - left.mean(0))[:, None]], 1)
             scaled = torch.linalg.solve_triangular(triangle, wanted, upper=False)

@@ -88,7 +88,7 @@ def test_an_update_of_several_steps_gives_no_image(monkeypatch):
     """No step of the client is the only one, so no maps leave as little of it as rounding does."""
     monkeypatch.setattr(SINGLE_IMAGE, "map_images", 1500)
     monkeypatch.setattr(FEATURE, "few_features", 0.6)
-    monkeypatch.setattr(SINGLE_IMAGE, "map_steps", 4)
+    monkeypatch.setattr(SINGLE_IMAGE, "map_steps", 10)
     monkeypatch.setattr(FEATURE, "pilot_error", 0.0)
     found = run(returned(network(), image(), steps=3, rate=0.1), Knowledge(num_private=1))
     assert len(found.images) == 0
