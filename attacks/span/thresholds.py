@@ -435,6 +435,7 @@ class SINGLE_IMAGE(Thresholds):
     rounding: float = 1e-4  # of float32 parameters, in an update or in what is found from it
     zero: float = 1e-6  # of the largest output: nothing
     certain: float = 4.0  # standard deviations above zero of an output that is open for certain
+    exact: float = 1e-3  # of an update, from where on nothing is left to be found
     most_misfit: float = 0.01  # of an update that maps leave: right ones 1e-4, others 0.02 and more
     most_excess: float = 2.0  # misfit of an image to that of a decoy: 0.3 to 0.7 of one step, more of several
     ridge: float = 1e-4  # of the mean variance of maps

@@ -102,7 +102,6 @@ def posteriors(
     signals = observed.signals * is_open
     used = (signals.abs().sum(1) > 0).nonzero().flatten()
     size = observed.update.square().mean(1)
-    nothing = own.tiny * size.max()
     missed_pooled, missed_update = size.new_zeros(()), torch.zeros_like(size)
     while True:
         winner, pooled, update = layer.forward(samples, signals)
@@ -121,28 +120,32 @@ def posteriors(
         precision = prior.precision + scaled.T @ scaled
         pull = prior.precision @ prior.mean + scaled.T @ ((observed.pooled[kept] - left.mean(0)) / noise.sqrt())
         for channel in used:
-            rows = to_update[channel]
-            left = update[:, channel] - samples @ rows.T
-            noise = left.T.cov()
-            diagonal = noise.diagonal()
-            noise = noise + own.shrinkage * (diagonal.diag() - noise)
-            noise = noise * (missed_update[channel] / (own.trust * diagonal.mean() + nothing)).clamp_min(1)
-            noise = noise + (own.rounding**2 * size[channel] + nothing) * torch.eye(len(noise)).to(noise)
-            triangle = torch.linalg.cholesky(noise)
-            wanted = torch.cat([rows, (observed.update[channel] - left.mean(0))[:, None]], 1)
-            scaled = torch.linalg.solve_triangular(triangle, wanted, upper=False)
+            left = update[:, channel] - samples @ to_update[channel].T
+            least = own.rounding**2 * size[channel] + own.tiny * size.max()
+            triangle = torch.linalg.cholesky(_noise(left, missed_update[channel], least))
+            wanted = (observed.update[channel] - left.mean(0))[:, None]
+            scaled = torch.linalg.solve_triangular(triangle, torch.cat([to_update[channel], wanted], 1), upper=False)
             precision += scaled[:, :-1].T @ scaled[:, :-1]
             pull += scaled[:, :-1].T @ scaled[:, -1]
         triangle = torch.linalg.cholesky(precision)
         mean = torch.cholesky_solve(pull[:, None], triangle)[:, 0]
         drawn = torch.randn(len(mean), count, generator=generator).to(mean)
-        spread = torch.linalg.solve_triangular(triangle.T, drawn, upper=True).T
-        samples = mean + spread
+        samples = mean + torch.linalg.solve_triangular(triangle.T, drawn, upper=True).T
         _, pooled, update = layer.forward(mean[None], signals)
         missed_pooled = (pooled[0] - observed.pooled)[is_open].square().mean()
         missed_update = (update[0] - observed.update).square().mean(1)
-        misfit = float((missed_update.sum() / size.sum()).sqrt())
-        yield Posterior(mean, spread.square().mean(0), misfit)
+        yield Posterior(mean, samples.var(0), float((missed_update.sum() / size.sum()).sqrt()))
+
+
+def _noise(left: Tensor, missed: Tensor, least: Tensor) -> Tensor:
+    """The covariance (T, T) of what is left (M, T) by chance, more where the mean squared miss shows more, and at
+    least that of rounding."""
+    own = SINGLE_IMAGE
+    noise = left.T.cov()
+    diagonal = noise.diagonal()
+    noise = noise + own.shrinkage * (diagonal.diag() - noise)
+    noise = noise * (missed / (own.trust * diagonal.mean() + least)).clamp_min(1)
+    return noise + least * torch.eye(len(noise)).to(noise)
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ def find_image(
     head: str,
     pixels: PixelSpace,
     generator: torch.Generator,
+    *,
     progress: Progress,
 ) -> FoundImage:
     """The image that one step was made on, computed on the CPU. layers: the first one first. delta: the update.
@@ -221,10 +225,10 @@ def _maps(
             prior = replace(prior, drawn=best.mean.expand(own.map_samples, -1))
         found = islice(posteriors(layer, observed, prior, own.map_samples, generator), own.map_steps)
         for now in _reported(found, own.map_steps, progress):
-            settled = best is not None and best.misfit < own.most_misfit and now.misfit > best.misfit / 2
-            if best is None or now.misfit < best.misfit:
-                best = now
-            if settled:
+            narrowed = best is not None and best.misfit < own.exact and now.misfit > best.misfit / 2
+            if best is None or now.misfit < best.misfit or narrowed:
+                best = now  # one more is as near, and its variance is that of certain winners
+            if narrowed:
                 return best
     assert best is not None
     return best

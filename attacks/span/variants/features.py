@@ -231,7 +231,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         bounds = evidence.pixel_range
         pixels = PixelSpace(evidence.shape, None if bounds is None else (bounds[0].cpu(), bounds[1].cpu()))
         head = evidence.network.layers[0]
-        return find_image(layers, delta, evidence.initial, head, pixels, generator, progress)
+        return find_image(layers, delta, evidence.initial, head, pixels, generator, progress=progress)
 
 
 def _of_single(found: FoundImage, accepted: Acceptance) -> Acceptance:
