@@ -16,11 +16,11 @@ def observation():
 
 
 def test_pixels_become_inputs_by_mean_and_deviation(observation):
-    pixels = torch.tensor([0.3, 0.7]).view(1, 1, 1, 2)
+    pixels = torch.tensor([0.3, 0.7]).repeat(32).view(1, *SHAPE)
     told = Knowledge(pixel_mean=(0.3,), pixel_std=(0.4,))
-    assert to_input_space(pixels, observation, told).flatten().tolist() == pytest.approx([0.0, 1.0])
+    assert to_input_space(pixels, observation, told).flatten()[:2].tolist() == pytest.approx([0.0, 1.0])
     guessed = to_input_space(pixels, observation, Knowledge(pixel_std=(0.4,)))  # the mean is read off black pixels
-    assert guessed.flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-3)
+    assert guessed.flatten()[:2].tolist() == pytest.approx([0.0, 1.0], abs=1e-3)
 
 
 def test_images_on_another_scale_than_the_update_are_noticed(observation):
