@@ -257,8 +257,8 @@ LEAKAGE = Table(
            "([what it bounds](../explanation/span.md#how-many-images-an-update-can-hold)); no promise", UPDATE),
     Column("class_counts", TEXT, "{class: images}", TOLD_CLASSES, JSON),
     Column("class_error", NUMBER, "share of the private images that `class_counts` has in a wrong class", TOLD_CLASSES,
-           SHARE, averaged=True),
-    Column("floor_class_error", NUMBER, "`class_error` of equal counts", TOLD_CLASSES, SHARE, averaged=True),
+           SHARE),
+    Column("floor_class_error", NUMBER, "`class_error` of equal counts", TOLD_CLASSES, SHARE),
     printed="round client threat_model attack recovered recognized held recovered_affine recovered_group precision "
     "leakage l2_median psnr_mean membership_auc membership_told",
 )  # fmt: skip
