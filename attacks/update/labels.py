@@ -60,10 +60,11 @@ def estimate_label_counts(
     Raises InputError where something is missing, or where the last layer is not a trained linear one.
     """
     knowledge.require("label inference", "learning_rate", "steps")
-    inferred, layer = infer_image_count(observation), find_output_layer(observation.model, observation.input_shape)
+    inferred = None if knowledge.num_private else infer_image_count(observation)
     if inferred is None:
         knowledge.require("label inference", "num_private", because="no trained layer sees the images")
     count = knowledge.num_private or max(1, inferred.count if inferred is not None else 0)
+    layer = find_output_layer(observation.model, observation.input_shape)
     if layer is None or not {*parameter_names(layer)} & set(observation.trainable):
         name = type(observation.model).__name__
         raise InputError(f"label inference needs a trained linear last layer: model {name!r} has none (give labels)")
