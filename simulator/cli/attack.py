@@ -1,5 +1,6 @@
 """`fedspill attack`: what does one update give away?"""
 
+import math
 import re
 
 from attacks import InputError
@@ -24,7 +25,9 @@ def attack(typed: AttackCommand) -> Answer:
             update,
             typed.out_dir,
             typed.in_pixels,
-            lambda done, total, loss: report(f"{typed.name}, loss {loss:.2e}", done, total),
+            lambda done, total, loss: report(
+                typed.name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total
+            ),
         )
     show_warnings(found.warnings)
     if not typed.in_pixels:

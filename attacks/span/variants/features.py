@@ -92,7 +92,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         if not len(found.images):
             demanded = f"decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one image"
             best_of = f"nothing returned: of {candidates.tried} candidates the best has"
-            reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}; {demanded}"
+            reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}, where {demanded}"
         if candidates.undetermined:
             reason = (
                 f"{candidates.undetermined} images are not returned: they pass both tests, but have fewer features "
