@@ -320,9 +320,12 @@ def score(
 
 
 def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
-    """The likeness from which an eye knows an image, by that of public images; NaN where too few tell it."""
+    """The likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1 where nothing
+    was returned: comparing public images would be most of what such a score costs."""
     if not comparable(private):
         return float("nan")
+    if not returned:
+        return 1.0
     some = _draw(public, MOST_PUBLIC, generator)
     if len(private) > MOST_PUBLIC:  # these pairs tell it as well
         private = _draw(private, MOST_PUBLIC, generator)

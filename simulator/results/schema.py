@@ -243,7 +243,8 @@ LEAKAGE = Table(
            averaged=True),
     Column("floor_recognized_fraction", NUMBER, "`recognized_fraction` of the floor", FLOOR, SHARE, averaged=True),
     Column("recognized_threshold", NUMBER, "correlation: as many public images as were returned exceed it for "
-           "at most 1 in 100 private images; empty where the public images are too few to tell", BEYOND, SHARE),
+           "at most 1 in 100 private images; 1 where none was, empty where the public images are too few to tell",
+           BEYOND, SHARE),
     Column("class_floor_leakage", NUMBER, "`leakage` of those", CLASSES, SHARE, averaged=True),
     Column("class_floor_recovered_fraction", NUMBER, "`recovered_fraction` of those", CLASSES, SHARE, averaged=True),
     Column("class_floor_recognized_fraction", NUMBER, "`recognized_fraction` of those", CLASSES, SHARE, averaged=True),

@@ -95,3 +95,9 @@ def test_with_few_public_images_there_is_no_threshold_and_no_score():
 def test_images_of_a_few_pixels_are_not_compared():
     found = columns(torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4), torch.rand(500, 1, 4, 4))
     assert found["recognized"] is None
+
+
+def test_where_nothing_is_returned_nothing_is_recognized_and_no_public_images_are_compared():
+    private = smooth(4)
+    found = columns(private, private[:0])
+    assert (found["recognized"], found["recognized_threshold"]) == (0, 1.0)
