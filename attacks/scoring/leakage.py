@@ -320,8 +320,8 @@ def score(
 
 
 def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
-    """The likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1 where nothing
-    was returned: comparing public images would be most of what such a score costs."""
+    """The likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1 where
+    nothing was returned: comparing public images would be most of what such a score costs."""
     if not comparable(private):
         return float("nan")
     if not returned:

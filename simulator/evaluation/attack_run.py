@@ -89,7 +89,9 @@ def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledg
         with time_limit(LONGEST_PROBE, _TooLong):
             probe.run(observation, knowledge, report)
     except _TooLong:
-        if iterations is None or len(reports) < 2:
+        if iterations is None:
+            return _most_seconds(reports, start)
+        if len(reports) < 2:
             return None
     except InputError:
         if not attack.optional:
@@ -104,6 +106,16 @@ def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledg
     (first, began, total), (last, reported, _) = reports[0], reports[-1]
     done = min(reported + 1, total)
     return taken + (last - first) / max(done - began - 1, 1) * (total / PROBE * iterations - done)
+
+
+def _most_seconds(reports: list[tuple[float, int, int]], start: float) -> float | None:
+    """Return the seconds that an attack takes if it does all that it may, from how far it said it had come since it
+    last said how much that is; None where it said nothing."""
+    stage = [report for report in reports if report[2] == reports[-1][2]]
+    if not stage or stage[-1][1] <= stage[0][1]:
+        return None
+    (began, before, total), (now, done, _) = stage[0], stage[-1]
+    return now - start + (now - began) / (done - before) * (total - done)
 
 
 def iterations_of(attack: AttackConfig) -> int | None:

@@ -114,12 +114,21 @@ def tables(out: Path) -> dict[str, pd.DataFrame]:
     return {name: frame.drop(columns=NEVER_ALIKE, errors="ignore") for name, frame in frames.items()}
 
 
-def alike(out: Path, base: dict[str, pd.DataFrame]) -> bool:
+def difference(out: Path, base: dict[str, pd.DataFrame]) -> str:
+    """What is not as in the tables `base`; empty where nothing is."""
     try:
         found = tables(out)
-    except OSError:
-        return False
-    return all(found[name].equals(frame) for name, frame in base.items())
+    except OSError as error:
+        return str(error)
+    for name, frame in base.items():
+        if len(found[name]) != len(frame):
+            return f"{name}: {len(found[name])} rows, not {len(frame)}"
+        columns = [column for column in frame if not found[name][column].equals(frame[column])]
+        if columns or not found[name].equals(frame):
+            others, own = found[name][columns].astype(str), frame[columns].astype(str)
+            row = (others != own).any(axis=1).idxmax()
+            return f"{name}, row {row}: {others.loc[row].to_dict()}, not {own.loc[row].to_dict()}"
+    return ""
 
 
 def timed(command: list[str | Path]) -> float:
@@ -165,12 +174,9 @@ def main() -> None:
             outcome.moments.append(moment)
             outcome.left += one(command(out), way, moment)
             outcome.slowest = max(outcome.slowest, timed(command(out)))
-            same = alike(folder / out, base)
-            outcome.identical += same
-            print(
-                f"{number:3} {way:32} after {moment:5.1f} s: {'the same tables' if same else 'OTHER TABLES'}",
-                flush=True,
-            )
+            other = difference(folder / out, base)
+            outcome.identical += not other
+            print(f"{number:3} {way:32} after {moment:5.1f} s: {other or 'the same tables'}", flush=True)
     print(f"a run that nobody touches takes {whole:.0f} s")
     for way, of in outcomes.items():
         counts = f"{len(of.moments)} kills, {of.identical} with identical tables, {of.left} that left processes"

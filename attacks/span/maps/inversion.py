@@ -120,22 +120,34 @@ def invert_maps(
         return None
     if tested is None and decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
         return None
-    images, residual = _descended(target, pixels, descent, own.starts, generator, progress)
+    share = shared(progress, 0, own.starts, own.starts + 1)
+    images, residual = _descended(target, pixels, descent, own.starts, generator, share)
     best = residual.view(own.starts, -1).argmin(0) * len(wanted) + torch.arange(len(wanted), device=wanted.device)
     images, residual = images[best], residual[best]
     # with the mean colour and the contrast of each of the images
     decoys = _centred(pixels.decoys(len(wanted), generator).to(wanted))
     contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
     decoys = images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * decoys
-    return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator))
+    share = shared(progress, own.starts, 1, own.starts + 1)
+    return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator, share))
 
 
 def decoys_lost(
-    target: MapTarget, pixels: "PixelSpace", descent: Descent, count: int, generator: torch.Generator
+    target: MapTarget,
+    pixels: "PixelSpace",
+    descent: Descent,
+    count: int,
+    generator: torch.Generator,
+    progress: Progress = silent,
 ) -> float:
     """The mean of ‖x − d‖ / ‖d − its mean colour‖ of the images x that the exact maps of so many decoys d lead to."""
     decoys = pixels.decoys(count, generator).to(target.wanted)
-    return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), pixels, descent, generator).mean())
+    return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), pixels, descent, generator, progress).mean())
+
+
+def shared(progress: Progress, before: int, images: int, total: int) -> Progress:
+    """The progress of one of several descents, of so many images after `before` others, in thousandths of `total`."""
+    return lambda done, steps, misfit: progress(round(1000 * (before + images * done / steps) / total), 1000, misfit)
 
 
 def _affordable(target: MapTarget, descent: Descent) -> Descent | None:
@@ -153,13 +165,14 @@ def _decoy_error(
     pixels: "PixelSpace",
     descent: Descent,
     generator: torch.Generator,
+    progress: Progress = silent,
 ) -> Tensor:
     """‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise` (D,)."""
     with torch.no_grad():
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
     drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
-    back, _ = _descended(MapTarget(target.maps, maps + drawn.view_as(maps)), pixels, descent, 1, generator, silent)
+    back, _ = _descended(MapTarget(target.maps, maps + drawn.view_as(maps)), pixels, descent, 1, generator, progress)
     return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
 
 

@@ -29,7 +29,7 @@ from attacks.span.feature_space.pooled_layers import pooled_layers
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.single_image import FoundImage, find_image
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
-from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, invert_maps
+from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, decoys_lost, invert_maps, shared
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
@@ -134,8 +134,15 @@ class FoundFeatures:
     residual: Tensor
     bound: float
     certified: bool = False
+    inverted: Inverted | None = None
+    """Images that have the accepted ones; None where decoys stay far off from exact features, or none is accepted."""
     single: FoundImage | None = None
     """What the updates of the convolutions tell of the image of a client of one."""
+
+    @property
+    def accepted(self) -> Tensor:
+        """(F,) bool: whether their ρ is below that of decoys."""
+        return self.residual < self.bound
 
 
 @dataclass(frozen=True)
@@ -155,11 +162,20 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return evidence
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
+        """The features of as many images, and the likeliest images that have those accepted."""
+        found = self._features(evidence, generator)
+        if not found.accepted.any():
+            return found
+        if evidence.count == 1 and found.certified:
+            single = self._single(evidence, generator, progress)
+            if single is not None:
+                return replace(found, single=single)
+        return replace(found, inverted=self._inverted(evidence, found.features[found.accepted], generator, progress))
+
+    def _features(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures:
         """The vertices of the cone where they are most of the images, else as many feature vectors of lowest ρ."""
         none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
-        if evidence.count == 1 and len(cone.features):
-            return replace(cone, single=self._single(evidence, generator, progress))
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
             return cone
         search = FeatureSearch.of(evidence, self.features.options)
@@ -175,7 +191,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""
         facts: Facts = {**constants_of(CONE, FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
-        kept = candidates.residual < candidates.bound
+        kept = candidates.accepted
         features, residual = candidates.features[kept], candidates.residual[kept]
         facts["features_accepted"] = float(len(features))
         nothing = features.new_zeros(0, *evidence.shape)
@@ -190,11 +206,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
         if candidates.single is not None:
             return _of_single(candidates.single, Acceptance(nothing, residual, None, left, facts, nothing, features))
-        target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
-        pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
-        found = None
-        if decoys_lost(target, pixels, descent, FEATURE.pilot_decoys, generator) < FEATURE.pilot_error:
-            found = invert_maps(target, pixels.shape, pixels.bounds, generator, tested=descent)
+        found = candidates.inverted
         trusted = torch.zeros(len(features), dtype=torch.bool) if found is None else found.trusted.cpu()
         reason: str | None = None
         if not trusted.all():
@@ -204,6 +216,19 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
             )
         shown, held = (nothing, nothing) if found is None else (found.images[trusted], found.images[~trusted])
         return Acceptance(shown, residual[trusted.to(residual.device)], reason, left, facts, held, features)
+
+    def _inverted(
+        self, evidence: FeatureUpdate, features: Tensor, generator: torch.Generator, progress: Progress
+    ) -> Inverted | None:
+        """Images that have these features (F, D); None where a few decoys stay far off from theirs."""
+        target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
+        pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
+        pilot, images = FEATURE.pilot_decoys, (MAP_INVERSION.starts + 1) * len(features)
+        share = shared(progress, 0, pilot, pilot + images)
+        if decoys_lost(target, pixels, descent, pilot, generator, share) >= FEATURE.pilot_error:
+            return None
+        share = shared(progress, pilot, images, pilot + images)
+        return invert_maps(target, pixels.shape, pixels.bounds, generator, share, tested=descent)
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """The images with the ρ of their features as residual, and the features of all."""

@@ -112,18 +112,18 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "iterations"),
-    [("span", 60.0, None), ("ntk", 60.0, 400), ("ntk", 0.0, 400)],
+    ("name", "before", "iterations", "whole"),
+    [("span", 60.0, None, None), ("span", 0.0, None, 0.3), ("ntk", 60.0, 400, None), ("ntk", 0.0, 400, 20.0)],
 )
-def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before, iterations):
-    """It is given up in the midst of its preparation too, where nothing is reported; iterations that have passed by
-    then are what its price is made of."""
+def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before, iterations, whole):
+    """It is given up in the midst of its preparation too, where nothing is reported; how far it said it had come by
+    then is what its price is made of."""
     monkeypatch.setattr(attack_run, "LONGEST_PROBE", 0.2)
     attack = {"name": name} | ({} if iterations is None else {"iterations": iterations})
     began = time.perf_counter()
     seconds = attack_seconds(Slow(AttackConfig.model_validate(attack), before), None, None)
     assert time.perf_counter() - began < 30
-    assert seconds is None if before else seconds == pytest.approx(400 * 0.05, rel=0.5)
+    assert seconds is None if whole is None else seconds == pytest.approx(whole, rel=0.5)
 
 
 def test_what_is_said_of_attacks_that_are_not_measured():
