@@ -149,13 +149,15 @@ def _written_out(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
 
 
 Key = tuple[str | int, ...]
-PATHS = {  # the keys whose values are files or folders
+PATHS = {  # the keys whose values are files or folders; FILE.py:NAME is one wherever a part is named
     ("data", "root"),
     ("model", "checkpoint"),
-    ("model", "name"),
     ("model", "pretrain", "folder"),
     ("model", "pretrain", "data", "root"),
 }
+
+
+NAMED_IN_FILE = re.compile(r".+\.py:\w+")
 
 
 @dataclass
@@ -262,7 +264,7 @@ def absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
 def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[str, Any]:
     """Replace every path in the data; in FILE.py:factory that of the file."""
     for key, value in leaves(data):
-        if key in PATHS and value and isinstance(value, str) and (key[-1] != "name" or ".py:" in value):
+        if value and isinstance(value, str) and (key in PATHS or NAMED_IN_FILE.fullmatch(value)):
             file, colon, factory = value.partition(".py:")
             path = replace(file + colon.rstrip(":"))
             data = assign(data, ".".join(map(str, key)), f"{path}:{factory}" if colon else path)
