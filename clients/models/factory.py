@@ -62,7 +62,7 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
         torch.manual_seed(derive_seed(seed, "own initialization"))
         model = construct(config, shape, outputs)
     if not any(True for _ in model.parameters()):
-        raise InputError(f"model.name {config.name!r} has no parameters: there is nothing to train or to attack")
+        raise InputError(f"model {config.name!r} has no parameters: there is nothing to train or to attack")
     scheme = config.initialization or ("lecun_truncated" if ":" not in config.name else "own")
     if scheme != "own":
         initialize(model, scheme, torch_generator(seed, "initialization"))
@@ -70,7 +70,7 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
     found = outputs_of(model, config.name, shape)
     if found != (outputs,):
         raise InputError(
-            f"model.name {config.name!r} has outputs of shape {found}, the labels need ({outputs},): "
+            f"model {config.name!r} has outputs of shape {found}, the labels need ({outputs},): "
             "change the model's last layer, or data.task and training.loss"
         )
     model = model.to(getattr(torch, config.precision))
@@ -98,9 +98,9 @@ def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> Non
 def load_factory(name: str) -> Callable[..., nn.Module]:
     """Load the callable at `package.module:factory` or `FILE.py:factory`; raise InputError if it may not run."""
     require_allowed(name)
-    found = load_object(name, "model.name")
+    found = load_object(name, "model")
     if not callable(found):
-        raise InputError(f"model.name {name!r} is a {type(found).__name__}, no function: it has to return an nn.Module")
+        raise InputError(f"model {name!r} is a {type(found).__name__}, no function: it has to return an nn.Module")
     return found
 
 
@@ -119,9 +119,9 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     try:
         model = factory(**config.options)
     except (Exception, SystemExit) as error:
-        raise InputError(f"model.name {config.name!r} raised:\n{own_traceback(error)}") from None
+        raise InputError(f"model {config.name!r} raised:\n{own_traceback(error)}") from None
     if not isinstance(model, nn.Module):
-        raise InputError(f"model.name {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
+        raise InputError(f"model {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
     model.register_forward_hook(_scores)  # Hugging Face's networks return an object with `logits`
     return model
 
@@ -133,7 +133,7 @@ def _check_arguments(factory: Callable[..., nn.Module], config: ModelConfig) -> 
     except TypeError as error:
         given = f"with {', '.join(config.options)}" if config.options else "without arguments"
         remedy = "name a function that needs no others, as `def make(): return Net(…)`, or give model.options in YAML"
-        raise InputError(f"model.name {config.name!r} is called {given}: {error}; {remedy}") from None
+        raise InputError(f"model {config.name!r} is called {given}: {error}; {remedy}") from None
     except ValueError:  # one without a signature, as some of C
         return
 
@@ -177,10 +177,10 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
         with torch.no_grad():
             found = model.eval()(torch.zeros(2, *shape).to(parameter))
     except InputError as error:
-        raise InputError(f"model.name {name!r}: {error}") from None
+        raise InputError(f"model {name!r}: {error}") from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"model.name {name!r} cannot take images of shape {shape}: {reason}") from None
+        raise InputError(f"model {name!r} cannot take images of shape {shape}: {reason}") from None
     except (Exception, SystemExit) as error:
-        raise InputError(f"model.name {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
+        raise InputError(f"model {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
     return tuple(found.shape[1:])

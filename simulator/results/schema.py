@@ -253,15 +253,17 @@ LEAKAGE = Table(
     Column("leakage_floor", NUMBER, "the larger of `floor_leakage` and `mean_image_leakage`: the floor that is shown "
            "in parentheses beside `leakage`", FLOOR, SHARE),
     Column("num_features", COUNT, "private images whose features (what the network makes of an image) passed the "
-           "attack's test, returned as images or not; empty for attacks that look for no features", RETURNED),
+           "attack's test, returned as images or not; empty for attacks that look for no features", RETURNED,
+           title="features", spare=13, legend="private images whose features (what the network makes of an image) the "
+           "attack has."),
     Column("capacity", COUNT, "images that the ranks of the update admit, for attacks that read row spaces, as `span` "
            "([what it bounds](../explanation/span.md#how-many-images-an-update-can-hold)); no promise", UPDATE),
     Column("class_counts", TEXT, "{class: images}", TOLD_CLASSES, JSON),
     Column("class_error", NUMBER, "share of the private images that `class_counts` has in a wrong class", TOLD_CLASSES,
            SHARE),
     Column("floor_class_error", NUMBER, "`class_error` of equal counts", TOLD_CLASSES, SHARE),
-    printed="round client threat_model attack recovered recognized held recovered_affine recovered_group precision "
-    "leakage l2_median psnr_mean membership_auc membership_told",
+    printed="round client threat_model attack recovered num_features recognized held recovered_affine recovered_group "
+    "precision leakage l2_median psnr_mean membership_auc membership_told",
 )  # fmt: skip
 
 

@@ -129,6 +129,8 @@ def found_by(row: dict[str, Any]) -> str:
         said.append(f"{row['recovered']} of {row['num_private']} images recovered")
     elif row.get("recovered") is None and row.get("num_vouched"):
         said.append(f"{row['num_vouched']} images")
+    if row.get("num_features") and not said:
+        said.append(f"features of {row['num_features']} images")
     if row.get("membership_told") and row.get("membership_p", 1.0) <= CHANCE:  # no false alarms
         said.append(f"{row['membership_told']} of {row['membership_candidates']} candidates took part")
     return ", ".join(said)

@@ -84,12 +84,13 @@ def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows of `exposure_rows`: those that expose most first, those without a result last.
 
-    They are sorted by share of images, without the truth then by how well they explain the update; of equals the one
-    that needed less comes first (no defense, a single client, fewer grants), then by leakage, AUC and the earlier
-    round.
+    They are sorted by share of images, then by features, without the truth then by how well they explain the update;
+    of equals the one that needed less comes first (no defense, a single client, fewer grants), then by leakage, AUC and
+    the earlier round.
     """
     order = pd.DataFrame({
-        "failed": rows.status != "ok", "share": -rows.share, "untested": ~(rows.num_vouched > 0) & ~rows.scored,
+        "failed": rows.status != "ok", "share": -rows.share, "features": -rows.num_features.fillna(0.0),
+        "untested": ~(rows.num_vouched > 0) & ~rows.scored,
         "unexplained": rows.relative_residual.where(~rows.scored),
         "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
         "union": rows.client == ALL, "grants": rows.knowledge.map(_grants), "leakage": -rows.leakage.fillna(0.0),

@@ -83,6 +83,7 @@ def test_a_log_has_lines_and_a_terminal_bars(monkeypatch, capsys):
 def test_results_are_told_as_they_come():
     row = {"recovered": None, "num_private": None, "num_vouched": None, "membership_told": None}
     assert display.found_by(row) == "" == display.found_by(row | {"recovered": 0, "num_private": 8})
+    assert display.found_by(row | {"num_features": 8, "num_vouched": 0}) == "features of 8 images"
     assert display.found_by(row | {"recovered": 3, "num_private": 8}) == "3 of 8 images recovered"
     told = {"num_vouched": 5, "membership_told": 22, "membership_candidates": 100, "membership_p": 1e-9}
     assert display.found_by(row | told) == "5 images, 22 of 100 candidates took part"
