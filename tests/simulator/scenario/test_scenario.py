@@ -211,6 +211,14 @@ def test_swept_values_of_several_types_become_text_in_the_tables(write):
     assert [cell.scenario.training.batch_size for cell in cells] == [None, 4]
 
 
+def test_a_file_that_names_a_part_is_sought_beside_the_scenario(write, monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDSPILL_ALLOW_CODE", "all")
+    attack = write("from attacks import SpanAttack\nclass Own(SpanAttack):\n    name = 'own'\n", "beside.py")
+    monkeypatch.chdir(tmp_path.parent)
+    (found,) = load_scenario(write("name: s\nadversary: {attacks: ['beside.py:Own']}\n")).adversary.attacks
+    assert (found.name, found.label) == (f"{attack.resolve()}:Own", "own")
+
+
 def test_paths_are_made_absolute_and_their_contents_count(write, tmp_path):
     net = write("def make(): pass\n", "nets.py")
     path = write(f"name: s\nmodel: {{name: '{net}:make'}}\n")
