@@ -57,13 +57,20 @@ def test_every_document_is_in_the_navigation():
     assert yaml.safe_load(text)["theme"]["font"] is False
 
 
-def test_what_was_measured_when_stands_in_the_records_and_says_how_to_repeat_it():
+def test_a_record_is_one_table_and_begins_with_what_was_measured_when_and_how_to_repeat_it():
+    """Its first paragraph is one sentence. No other document has a date."""
     pages = {path: path.read_text() for path in (PROJECT / "docs").rglob("*.md")}
     records = {path: text for path, text in pages.items() if path.parent.name == "records"}
     dated = re.compile(r"\b20\d\d-\d\d-\d\d\b|\bload of \d")
     assert [path.name for path, text in pages.items() if path not in records and dated.search(text)] == []
-    first = {path.name: text.split("\n\n")[1] for path, text in records.items()}
-    assert [name for name, line in first.items() if not line.startswith(("*To repeat it:* ", "    fedspill "))] == []
+    wrong = []
+    for path, text in records.items():
+        _, said, when, *_ = text.split("\n\n")
+        how = re.match(r"\*20\d\d-\d\d-\d\d.* To repeat it:\*", when, re.DOTALL)
+        tables = len(re.findall(r"^\|[-: |]+\|$", text, re.MULTILINE))
+        if ". " in said or not said.endswith(".") or not how or tables > 1:
+            wrong.append(path.name)
+    assert wrong == []
 
 
 @pytest.mark.slow

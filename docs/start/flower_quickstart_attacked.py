@@ -123,22 +123,24 @@ sorted(path.relative_to(folder / "recorded").as_posix() for path in (folder / "r
 #
 # ## The audit
 #
-# An auditor has no private images. We have them, so we pass them as `--truth`: they reach the scores only.
+# An auditor has no private images. We have them, so we pass them as `--truth`, a file for each client: they reach the
+# scores only. Whose file is whose the audit reads off the updates.
 
 # %%
 load_data = runpy.run_path(str(folder / "task.py"))["load_data"]
-private = np.concatenate([load_data(partition)[0] * 0.4 + 0.3 for partition in range(3)])
-np.savez(folder / "private.npz", images=private)
+(folder / "private").mkdir()
+for partition in range(3):
+    np.savez(folder / "private" / f"client_{partition:02}.npz", images=load_data(partition)[0] * 0.4 + 0.3)
 
 FEDSPILL = "import fedspill; fedspill.main()"
 shape = ["--model", "task.py:Net", "--shape", "1,8,8", "--mean", "0.3", "--std", "0.4"]
-said = python(FEDSPILL, "audit", "recorded", *shape, "--truth", "private.npz", "--attack", "span", "--out", "audited")
-print(said[:3000])
+said = python(FEDSPILL, "audit", "recorded", *shape, "--truth", "private", "--attack", "span", "--out", "audited")
+print(said[:4000])
 
 # %% [markdown]
 # In a terminal:
 #
-#     fedspill audit recorded --model task.py:Net --shape 1,8,8 --mean 0.3 --std 0.4 --truth private.npz
+#     fedspill audit recorded --model task.py:Net --shape 1,8,8 --mean 0.3 --std 0.4 --truth private
 #
 # `audited/report.html` is the page to mail. The table, and the pictures of one client, private above and stolen below:
 
@@ -155,10 +157,11 @@ run.show(10, client=0, threat_model="server")
 # %% [markdown]
 # ## And the quickstart's own network?
 #
-# `flwr new` gives you a small CNN with max pooling on CIFAR-10. There `span` finds the features that reach its linear
-# layers, and no image: features behind max pooling do not determine the pixels ([convolutional
-# networks](../explanation/convnets.html), last table). That is not safety. The update may still tell *whether* an
-# image was trained on, which for a medical data set is the secret itself: the column `membership_auc`, or `fedspill
-# member`. And the network that you fine-tune next month may be a ResNet, whose feature maps do give images back.
+# `flwr new` gives you a small CNN with max pooling on CIFAR-10. While it is untrained, `span` finds the features that
+# reach its linear layers, and no image of several: features behind max pooling do not determine the pixels. Once it is
+# trained, blurred images come back ([figures](../explanation/convnets.html#figures)). Where none does, that is not
+# safety. The update may still tell *whether* an image was trained on, which for a medical data set is the secret
+# itself: the column `membership_auc`, or `fedspill member`. And the network that you fine-tune next month may be a
+# ResNet, whose feature maps do give images back.
 #
 # Go on: [audit your app](../howto/audit.html), [does my ε help?](does_my_epsilon_help.html).

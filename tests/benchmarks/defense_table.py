@@ -1,4 +1,4 @@
-"""The tables of docs/records/defenses.md, in Markdown, from the benchmark.csv of a finished run:
+"""The tables of defenses.md and defenses_by_attack.md of docs/records, from the benchmark.csv of a finished run:
 
 python -m tests.benchmarks.defense_table runs/defenses/benchmark.csv
 """
@@ -53,14 +53,15 @@ def _cells(row: pd.Series) -> list[str]:
     return [interval, f"`{row.attack}`{'*' if row.adaptive else ''}{missing}", share(row.held_fraction)]
 
 
-def by_attack(table: pd.DataFrame, view: str) -> list[list[str]]:
-    """For every defense what each attack recovers, told nothing and told the defense; empty where it has no result."""
-    own = table[(table.threat_model == view) & (table.target == "private") & (table["round"] == table["round"].max())]
+def by_attack(table: pd.DataFrame, views: list[str]) -> list[list[str]]:
+    """For every defense what each attack recovers in each view, told nothing and told the defense; else empty."""
+    own = table[(table.target == "private") & (table["round"] == table["round"].max())]
     kinds = [(attack, told) for attack in ATTACKS for told in (False, True)]
     rows = [["defense", *(f"`{attack}`{', told' if told else ''}" for attack, told in kinds)]]
     for defense, part in own.groupby("defense", sort=False):
-        found = part.set_index(["attack", "adaptive"]).recovered_fraction
-        rows.append([f"`{defense}`", *(share(found.get(kind, float("nan"))) for kind in kinds)])
+        found = part.set_index(["threat_model", "attack", "adaptive"]).recovered_fraction
+        cells = [[share(found.get((view, *kind), float("nan"))) for view in views] for kind in kinds]
+        rows.append([f"`{defense}`", *(" / ".join(cell) if any(cell) else "" for cell in cells)])
     return rows
 
 
@@ -72,5 +73,5 @@ def markdown(rows: list[list[str]]) -> str:
 if __name__ == "__main__":
     frame = pd.read_csv(sys.argv[1])
     print(markdown(strongest_rows(frame)))
-    for seen in (view for view in VIEWS if view in set(frame.threat_model)):
-        print(f"\n{seen}:\n\n{markdown(by_attack(frame, seen))}")
+    seen = [view for view in VIEWS if view in set(frame.threat_model)]
+    print(f"\n{' / '.join(seen)}:\n\n{markdown(by_attack(frame, seen))}")

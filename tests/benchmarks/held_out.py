@@ -3,7 +3,7 @@
 test images.
 
 The images come from the official test splits of three data sets: MNIST's 10,000, the lossless 932 of CIFAR-10, and of
-Tiny-ImageNet's validation images the last fifth of each class (figure 18 of docs/records/paper.md has trained on
+Tiny-ImageNet's validation images the last fifth of each class (figure 18 of docs/records/paper_open.md has trained on
 others). No scenario, document or test has made them a client's private images. Networks, order and choice of images are
 drawn from the client's seed.
 """

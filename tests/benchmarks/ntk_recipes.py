@@ -1,7 +1,7 @@
 """Recipes of the NTK attack at equal processor time, beside a plain loop written from the paper's equations alone.
 
 `python -m tests.benchmarks.ntk_recipes --root DATA --out FILE --client paper --seeds 0 1 --seconds 10` adds a line of
-JSON to FILE for each seed, number of seconds and recipe that is not in it yet, and prints its tables; `--table` does
+JSON to FILE for each seed, number of seconds and recipe that is not in it yet, and prints its table; `--table` does
 only that. Iterations are chosen from the cost of one, so that every schedule ends with the time that all have alike.
 
 paper: 20 of MNIST's test images, odd against even, MLP 2 x 512 with one output, full batch, momentum 0.9, squared error
@@ -202,21 +202,21 @@ def interval(values: list[float]) -> str:
 
 
 def print_table(lines: list[dict]) -> None:
-    """Every recipe, and by how much the first of its block differs from it, paired by seed."""
+    """Every recipe of each client and number of seconds, and by how much the first of them differs from it, paired by
+    seed."""
+    print("| client | recipe | mean L2 | within 20 dB | first less it: L2 | within 20 dB | iterations | seconds |")
+    print("|---|---|---|---|---|---|---|---|")
     for kind, budget in sorted({(line["client"], line["budget"]) for line in lines}):
         rows = [line for line in lines if (line["client"], line["budget"]) == (kind, budget)]
         of = {name: {row["seed"]: row for row in rows if row["recipe"] == name} for name in RECIPES}
-        (first, head), *_ = filled = [(name, found) for name, found in of.items() if len(found) > 1]
-        floor = interval([row["floor"] for row in head.values()])
-        print(f"{kind}, {budget:g} s, seeds {sorted(head)}, floor {floor}")
-        print(f"| recipe | mean L2 | within 20 dB | {first} less it: L2 | within 20 dB | iterations | seconds |")
-        print("|---|---|---|---|---|---|---|")
+        (_, head), *_ = filled = [(name, found) for name, found in of.items() if len(found) > 1]
         for name, found in filled:
             cells = [interval([row[key] for row in found.values()]) for key in SCORES]
             cells += [interval([head[s][key] - found[s][key] for s in found if s in head]) for key in SCORES]
             cells += [f"{np.mean([row[key] for row in found.values()]):,.{d}f}" for key, d in COSTS]
-            print(f"| {name} | {' | '.join(cells)} |")
-        print()
+            print(f"| {kind} | {name} | {' | '.join(cells)} |")
+    floors = {kind: {line["seed"]: line["floor"] for line in lines if line["client"] == kind} for kind in MAKERS}
+    print("\nfloors: " + ", ".join(f"{kind} {interval([*of.values()])}" for kind, of in floors.items() if of))
 
 
 def main() -> None:

@@ -31,5 +31,6 @@ def test_differences_are_paired_by_seed(capsys):
     lines = [common | {"recipe": "default", "seed": seed, "mean_l2": 1.0 + seed} for seed in range(3)]
     lines += [common | {"recipe": "plain loop", "seed": seed, "mean_l2": 2.0 + seed} for seed in range(3)]
     print_table(lines)
-    last = [line for line in capsys.readouterr().out.splitlines() if line][-1]
-    assert last == "| plain loop | 3.00 ± 2.48 | 1.00 ± 0.00 | -1.00 ± 0.00 | 0.00 ± 0.00 | 1,000 | 10.0 |"
+    *_, last, floors = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert last == "| paper | plain loop | 3.00 ± 2.48 | 1.00 ± 0.00 | -1.00 ± 0.00 | 0.00 ± 0.00 | 1,000 | 10.0 |"
+    assert floors == "floors: paper 9.00 ± 0.00"
