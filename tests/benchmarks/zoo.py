@@ -160,22 +160,22 @@ class Strided(nn.Module):
 
 
 def group_norm_resnet() -> nn.Module:
-    """ResNet-18 at full width for small images, with GroupNorm of 32 groups in the place of BatchNorm."""
+    """ResNet-18 of half the channels for small images, with GroupNorm of 16 groups in the place of BatchNorm."""
 
     def exchanged(module: nn.Module) -> None:
         for name, child in module.named_children():
             if isinstance(child, nn.BatchNorm2d):
-                setattr(module, name, nn.GroupNorm(32, child.num_features))
+                setattr(module, name, nn.GroupNorm(16, child.num_features))
             exchanged(child)
 
-    model = ResNet18Options(stem="cifar").build(SHAPE, 10)
+    model = ResNet18Options(channels=32, stem="cifar").build(SHAPE, 10)
     exchanged(model)
     return model
 
 
 def vgg11() -> nn.Sequential:
-    """VGG-11 with BatchNorm for small images, and one linear layer."""
-    sizes, layers = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0), list[nn.Module]()
+    """VGG-11 of half the channels with BatchNorm for small images, and one linear layer."""
+    sizes, layers = (32, 0, 64, 0, 128, 128, 0, 256, 256, 0, 256, 256, 0), list[nn.Module]()
     given = 3
     for channels in sizes:
         if channels:
@@ -183,7 +183,7 @@ def vgg11() -> nn.Sequential:
             given = channels
         else:
             layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, 10))
 
 
 def small_vgg() -> nn.Sequential:
@@ -273,8 +273,8 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "MobileNetV2's blocks, vectors, N = 2": lambda x, y: bottlenecks(2, x, y),
     "strided CNN, N = 5": lambda x, y: maps(Strided(), 5, x, y, 1, 0.02),
     "strided CNN, 4 steps, N = 5": lambda x, y: maps(Strided(), 5, x, y, 4, 0.002),
-    "ResNet-18 with GroupNorm, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 1, 0.01),
-    "VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
+    "half a ResNet-18 with GroupNorm, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 1, 0.01),
+    "half a VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
     "ConvNeXt, N = 4": lambda x, y: maps(ConvNeXt(), 4, x, y, 1, 0.01),
     "small VGG, N = 4": lambda x, y: told_features(small_vgg(), 4, x, y),
 }
