@@ -238,10 +238,8 @@ def maps(model: nn.Module, count: int, images: Tensor, labels: Tensor, steps: in
         model(images[:count])
     try:
         found = attacked(model, images[:count], labels[:count], steps=steps, lr=lr)
-    except InputError as error:
-        print(f"refused: {error}", flush=True)
+    except InputError:
         return {"private": count, "recovered": 0, "strays": 0, "refused": 1, "seconds": 0.0}
-    print(found.warnings, flush=True)
     if found.features is None or not len(found.features):
         return counted(found, count, 0, 0, True)
     private, features = fed[str(found.facts["layer"])].flatten(1), found.features.flatten(1)
@@ -252,7 +250,6 @@ def maps(model: nn.Module, count: int, images: Tensor, labels: Tensor, steps: in
 def told_features(model: nn.Module, count: int, images: Tensor, labels: Tensor) -> Row:
     """Images behind hidden linear layers, told N, one step of 0.01; recovered: within 25 dB, a stray: beyond 20 dB."""
     found = attacked(model, images[:count], labels[:count], 1, None, Knowledge(count), lr=0.01)
-    print(found.warnings, flush=True)
     decibels = -10 * (images[:count, None] - found.images[None]).square().mean((2, 3, 4)).log10()
     good, strays = (decibels > 25).any(1), (decibels < 20).all(0)
     return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
