@@ -240,7 +240,8 @@ def _up_to_views(images: Tensor) -> np.ndarray:
 
 
 IMAGE_FREE_SHARE = 0.5  # of the singular vectors, the last: taken to be free of images
-MAX_ITERATIONS, STOP_CHANGE = 20, 1e-9  # of tail and factor in turn; the change of the factor that ends them
+# of tail and factor in turn; the change of the factor that ends them, and that tells no decay from none
+MAX_ITERATIONS, STOP_CHANGE = 20, 1e-9
 REQUIRED_DROP = 0.5  # the tail's norm has to fall to this share, or there was no decay to be seen
 
 
@@ -266,7 +267,7 @@ def decay_factor(initial: Tensor, final: Tensor, free: float = IMAGE_FREE_SHARE)
         if abs(factor - before) < STOP_CHANGE:
             break
     after = _tail(final - factor * initial, free)[1]
-    return factor if 0 < factor < 1 and after < REQUIRED_DROP * undecayed else 1.0
+    return factor if 0 < factor < 1 - STOP_CHANGE and after < REQUIRED_DROP * undecayed else 1.0
 
 
 def _accelerated(first: float, second: float, improved: Callable[[float], float]) -> float:

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Knowledge, Observation, Reconstruction, get_attack
-from clients.models.networks import ViTTinyOptions
+from attacks.interface.errors import InputError
+from attacks.networks.probing import watched
+from clients.models.networks import ResNet18Options, ViTTinyOptions
 
 SHAPE = (3, 32, 32)
 MEAN, CIFAR_MEAN = 0.5, 0.4734  # subtracted from pixels: the middle of their range, the mean of all of CIFAR-10
@@ -142,6 +144,117 @@ def bottlenecks(count: int, images: Tensor, labels: Tensor) -> Row:
     return counted(found, len(private), int(alike.any(1).sum()), int((~alike.any(0)).sum()), not len(vectors))
 
 
+class Strided(nn.Module):
+    """Four convolutions with biases, three of stride 2, and the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 32, 3, 2, 1), nn.Conv2d(32, 128, 3, 2, 1)
+        self.c, self.d = nn.Conv2d(128, 384, 3, 2, 1), nn.Conv2d(384, 256, 3, 1, 1)
+        self.out = nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.a, self.b, self.c, self.d):
+            x = layer(x).relu()
+        return self.out(x.mean((2, 3)))
+
+
+def group_norm_resnet() -> nn.Module:
+    """ResNet-18 of half the channels for small images, with GroupNorm of 16 groups in the place of BatchNorm."""
+
+    def exchanged(module: nn.Module) -> None:
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(module, name, nn.GroupNorm(16, child.num_features))
+            exchanged(child)
+
+    model = ResNet18Options(channels=32, stem="cifar").build(SHAPE, 10)
+    exchanged(model)
+    return model
+
+
+def vgg11() -> nn.Sequential:
+    """VGG-11 of half the channels with BatchNorm for small images, and one linear layer."""
+    sizes, layers = (32, 0, 64, 0, 128, 128, 0, 256, 256, 0, 256, 256, 0), list[nn.Module]()
+    given = 3
+    for channels in sizes:
+        if channels:
+            layers += [nn.Conv2d(given, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
+            given = channels
+        else:
+            layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, 10))
+
+
+def small_vgg() -> nn.Sequential:
+    """Three stages of two convolutions and max pooling, then two hidden linear layers of 128."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 32), (32, 64), (64, 128)):
+        for given in (inputs, outputs):
+            layers += [nn.Conv2d(given, outputs, 3, padding=1), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    head = (nn.Linear(2048, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(*layers, nn.Flatten(), *head)
+
+
+class ConvNeXtBlock(nn.Module):
+    """A depthwise 7x7 convolution, LayerNorm over channels, two linear layers with GELU, and a way around."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.wider, self.narrower = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(self.depthwise(x).movedim(1, 3))
+        return x + self.narrower(F.gelu(self.wider(h))).movedim(3, 1)
+
+
+class ConvNeXt(nn.Module):
+    """Patches of 4x4, two blocks of 96 channels, patches of 2x2, two blocks of 192, the mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first = nn.Conv2d(3, 96, 4, 4), nn.Sequential(ConvNeXtBlock(96), ConvNeXtBlock(96))
+        self.norm, self.down = nn.GroupNorm(1, 96), nn.Conv2d(96, 192, 2, 2)
+        self.second = nn.Sequential(ConvNeXtBlock(192), ConvNeXtBlock(192))
+        self.head = nn.Sequential(nn.LayerNorm(192), nn.Linear(192, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.down(self.norm(self.first(self.stem(x)))))
+        return self.head(x.mean((2, 3)))
+
+
+def maps(model: nn.Module, count: int, images: Tensor, labels: Tensor, steps: int, lr: float) -> Row:
+    """Feature maps, told nothing. Recovered: the images whose map at the layer attacked has a cosine above 0.998 with
+    one returned; a stray: one returned that is no image's. Where the attack refuses the network, none is."""
+    fed: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        return lambda module, given: fed.update({name: given[0].detach()})
+
+    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    with torch.no_grad(), watched(convolutions, watch, before=True):
+        model(images[:count])
+    try:
+        found = attacked(model, images[:count], labels[:count], steps=steps, lr=lr)
+    except InputError:
+        return {"private": count, "recovered": 0, "strays": 0, "refused": 1, "seconds": 0.0}
+    if found.features is None or not len(found.features):
+        return counted(found, count, 0, 0, True)
+    private, features = fed[str(found.facts["layer"])].flatten(1), found.features.flatten(1)
+    alike = F.normalize(private, dim=1) @ F.normalize(features, dim=1).T > SAME
+    return counted(found, count, int(alike.any(1).sum()), int((~alike.any(0)).sum()), False)
+
+
+def told_features(model: nn.Module, count: int, images: Tensor, labels: Tensor) -> Row:
+    """Images behind hidden linear layers, told N, one step of 0.01; recovered: within 25 dB, a stray: beyond 20 dB."""
+    found = attacked(model, images[:count], labels[:count], 1, None, Knowledge(count), lr=0.01)
+    decibels = -10 * (images[:count, None] - found.images[None]).square().mean((2, 3, 4)).log10()
+    good, strays = (decibels > 25).any(1), (decibels < 20).all(0)
+    return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
+
+
 ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     **{f"vit_tiny, patch {p}, N = 1": lambda x, y, p=p: vit_tiny(p, 1, x, y) for p in (4, 8)},
     **{f"vit_tiny, patch {p}, N = 3": lambda x, y, p=p: vit_tiny(p, 3, x, y) for p in (4, 8)},
@@ -155,6 +268,12 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "one image through the quickstart CNN": quickstart_image,
     "trained quickstart CNN, N = 8": lambda x, y: trained_quickstart(8, x, y),
     "MobileNetV2's blocks, vectors, N = 2": lambda x, y: bottlenecks(2, x, y),
+    "strided CNN, N = 5": lambda x, y: maps(Strided(), 5, x, y, 1, 0.02),
+    "strided CNN, 4 steps, N = 5": lambda x, y: maps(Strided(), 5, x, y, 4, 0.002),
+    "half a ResNet-18 with GroupNorm, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 1, 0.01),
+    "half a VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
+    "ConvNeXt, N = 4": lambda x, y: maps(ConvNeXt(), 4, x, y, 1, 0.01),
+    "small VGG, N = 4": lambda x, y: told_features(small_vgg(), 4, x, y),
 }
 DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "LeNet-5 x 4, N = 20": lambda x, y: lenet(0.0, x, y),

@@ -40,8 +40,8 @@ class MapNetwork:
 
     first, second: their names. chain: names of the modules from the first up to the second, if running them in order,
     and a ReLU where `rectified`, is all that lies between; else empty. shape: (C, H, W) of the maps fed to `first`.
-    positions: P, the number of its patches in each. image_shape: (C, H, W) of the network's input. nonnegative: whether
-    no entry of random images' maps is negative, as behind a ReLU.
+    positions, tested_positions: P, the number of patches that each of the two sees of an image. image_shape: (C, H, W)
+    of the network's input. nonnegative: whether no entry of random images' maps is negative, as behind a ReLU.
     """
 
     model: nn.Module
@@ -49,6 +49,7 @@ class MapNetwork:
     second: str
     shape: tuple[int, int, int]
     positions: int
+    tested_positions: int
     image_shape: tuple[int, int, int]
     nonnegative: bool
     chain: tuple[str, ...] = ()
@@ -106,9 +107,9 @@ def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tu
         for name, (fed, given) in calls.items():
             maps, positions = tuple(fed.shape[1:]), given.shape[2] * given.shape[3]
             nonnegative = bool((fed >= 0).all())
-            pair = MapNetwork(model, name, "", (maps[0], maps[1], maps[2]), positions, image_shape, nonnegative)
+            pair = MapNetwork(model, name, "", (maps[0], maps[1], maps[2]), positions, 0, image_shape, nonnegative)
             if _is_plain(pair.convolution(name)) and pair.most_images > 0:
-                found += _behind(pair, image, tuple(calls))
+                found += _behind(pair, image, calls)
     return tuple(found)
 
 
@@ -150,10 +151,11 @@ def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     return {name: (fed, given) for name, fed, given in seen if names.count(name) == 1 and fed.dim() == 4}
 
 
-def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[MapNetwork]:
+def _behind(pair: MapNetwork, image: Tensor, calls: dict[str, tuple[Tensor, Tensor]]) -> list[MapNetwork]:
     """The pair with the next convolution that depends on the first one's input, and on nothing else of the image."""
     maps = random_images(pair.shape, PROBES).to(image)
     maps = maps.relu() if pair.nonnegative else maps
+    names = tuple(calls)
     later = names[names.index(pair.first) + 1 :]
     ways = []
     for other in (image, image.flip(3) + 1):
@@ -166,7 +168,7 @@ def _behind(pair: MapNetwork, image: Tensor, names: tuple[str, ...]) -> list[Map
     layer = pair.convolution(second)
     if not _is_plain(layer) or (layer.groups > 1 and pair.convolution(pair.first).groups > 1):
         return []  # with groups in both, channels of several images pass as one image's
-    found = replace(pair, second=second)
+    found = replace(pair, second=second, tested_positions=calls[second][1][0, 0].numel())
     state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
     there, back, nowhere = (found.between(state, sign * maps) for sign in (1, -1, 0))
     if torch.allclose(there + back, 2 * nowhere, atol=1e-5):

@@ -30,6 +30,8 @@ from attacks.span.stages import Refusal
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
 from attacks.update.spectrum import Spectrum, decay_factor, without_decay
 
+ROUNDING = torch.finfo(torch.float32).eps
+
 
 @dataclass(frozen=True)
 class MapUpdate:
@@ -163,15 +165,20 @@ def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, f
 
 
 def _ranks(pair: MapNetwork, delta: State, final: State) -> _Ranks:
-    """The rows of both updates, cut behind a gap that shows a whole number of images, else at rounding."""
-    names = (pair.first, pair.second)
+    """The rows of both updates, cut behind a gap that shows a whole number of images, else at rounding. The second
+    convolution tells N where the first one's least patches stand no higher than rounding, which hides its gap."""
+    names, positions = (pair.first, pair.second), (pair.positions, pair.tested_positions)
     spectra = [_spectra(pair, name, delta) for name in names]
     rounding = [_rounding(final[f"{name}.weight"]) for name in names]
     ranks = [max(_rank_at_gap(one, noise) for one in group) for group, noise in zip(spectra, rounding, strict=True)]
-    per_image = pair.positions
-    whole = [less for less in (0, 1) if ranks[0] and (ranks[0] + less) % per_image == 0]
-    shown = bool(whole) and 0 < ranks[0] < pair.most_rank
-    count = (ranks[0] + whole[0]) // per_image if shown else None
+    images, tested = map(_images, ranks, positions)
+    if images is None or tested == (images[0], 0):
+        images = tested
+    count, less = images or (0, 0)
+    patches = count * pair.positions - less
+    shown = 0 < patches < pair.most_rank and all(_is_rounding(one, patches, rounding[0]) for one in spectra[0])
+    if shown:
+        ranks[0] = patches
     rows = []
     for rank, group, noise in zip(ranks, spectra, rounding, strict=True):
         if not (shown and rank):  # what rounding does not hide, and no more than is worth its cost
@@ -179,7 +186,14 @@ def _ranks(pair: MapNetwork, delta: State, final: State) -> _Ranks:
         kept = [spectrum.vectors[:rank] for spectrum in group]
         rows.append(torch.stack([pad(own, (0, 0, 0, rank - len(own))) for own in kept]))
     left = max(spectrum.relative_residual(len(spectrum.values) // 2) for spectrum in spectra[0])
-    return _Ranks((rows[0], rows[1]), count, bool(whole) and whole[0] == 1 and shown, left)
+    return _Ranks((rows[0], rows[1]), count if shown else None, shown and less == 1, left)
+
+
+def _images(rank: int, positions: int) -> tuple[int, int] | None:
+    """(N, 0) or (N, 1) where a rank is that of the patches of N images or one less; None where it is neither."""
+    return next(
+        (((rank + less) // positions, less) for less in (0, 1) if rank and (rank + less) % positions == 0), None
+    )
 
 
 def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
@@ -199,20 +213,25 @@ def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
     behind which all is noise; else 0."""
     if len(spectrum.values) < 2:
         return 0
-    rounding += torch.finfo(torch.float32).eps * float(spectrum.values[0])
-    values = spectrum.values.clamp_min(rounding)
+    values = spectrum.values.clamp_min(rounding + ROUNDING * float(spectrum.values[0]))
     ratios = values[:-1] / values[1:]
     gap = int(ratios.argmax())
-    if values[gap + 1] < MAP_KERNEL.floor * rounding and ratios[gap] > MAP_KERNEL.clear_gap:
+    if _is_rounding(spectrum, gap + 1, rounding) and ratios[gap] > MAP_KERNEL.clear_gap:
         return gap + 1
     rank = spectrum.above_noise()
-    return rank if spectrum.ends_at_noise(rank) and values[rank] < MAP_KERNEL.floor * rounding else 0
+    return rank if spectrum.ends_at_noise(rank) and _is_rounding(spectrum, rank, rounding) else 0
+
+
+def _is_rounding(spectrum: Spectrum, rank: int, rounding: float) -> bool:
+    """Whether all beyond a rank is rounding, of the parameters and of the sums."""
+    largest = rounding + ROUNDING * float(spectrum.values[0])
+    return bool((spectrum.values[rank:] < MAP_KERNEL.floor * largest).all())
 
 
 def _rounding(weight: Tensor) -> float:
     """The largest singular value that float32's rounding leaves in an update of a convolution (O, C, k, k)."""
     rows, columns = len(weight), weight[0].numel()
-    deviation = float(weight.square().mean().sqrt()) * torch.finfo(torch.float32).eps / 12**0.5
+    deviation = float(weight.square().mean().sqrt()) * ROUNDING / 12**0.5
     return deviation * (rows**0.5 + columns**0.5)
 
 

@@ -102,7 +102,10 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         shape, maps = self.observation.input_shape, acceptance.features
         said = () if acceptance.reason is None else (acceptance.reason,)
         if evidence.count is None and evidence.refusal is None:
-            said = (*said, "several local steps: the number of images is that of the maps that were accepted")
+            number = ": the number of images is that of the maps that were accepted"
+            if maps is None or not len(maps):
+                number = f" or more than {evidence.network.most_images} images, as the rank shows no number of them"
+            said = (*said, f"several local steps{number}")
         return Reconstruction(
             images=acceptance.images.reshape(-1, *shape),
             held=acceptance.held.reshape(-1, *shape),

@@ -85,8 +85,9 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         model, own = f"model {type(self.observation.model).__name__!r}", self.embedding
         if own.positions is None:
             raise InputError(
-                f"attack 'span' needs positions that are learned: those of {model} are fixed, or added to something "
-                "else than its patches (use 'ntk')"
+                "attack 'span' needs positions that are learned and added to patches, or a convolution of more output "
+                f"channels than positions with a ReLU or the like between it and the next: {model} has neither (use "
+                "'ntk')"
             )
         if missing := {own.weight, own.positions} - set(self.observation.trainable):
             raise InputError(

@@ -49,6 +49,26 @@ def test_a_step_of_any_size_shows_its_rank(rate):
     assert update.count == 3 and update.ranks == (47, 47)
 
 
+def faint(least, noise=0.0):
+    """Two images' update of one step, whose least patch of 32 has the singular value `least` in the first
+    convolution's, and noise of so large a deviation besides."""
+    initial, final = update_pair()
+    delta = (final["3.weight"] - initial["3.weight"]).flatten(1).double()
+    left, values, right = torch.linalg.svd(delta, full_matrices=False)
+    values[31:] = 0
+    values[31] = least
+    drawn = torch.randn(delta.shape, generator=torch.Generator().manual_seed(0))
+    moved = (left * values) @ right + noise * drawn
+    end = (initial["3.weight"].double() + moved.view_as(initial["3.weight"])).float()
+    return read(plain(), (initial, {**final, "3.weight": end}))
+
+
+def test_the_second_convolution_tells_the_number_of_images_where_a_patch_of_the_first_is_lost_in_rounding():
+    update = faint(1e-8)
+    assert update.count == 2 and update.ranks == (32, 32) and not update.training_mode
+    assert faint(1e-8, noise=1e-6).count is None  # what is beyond the patches of two images is no rounding
+
+
 def test_maps_that_the_next_convolution_does_not_tell_apart():
     """As where a batch's mean is subtracted from maps of a single pixel: neither they nor decoys have a ρ."""
     update, model, images = update_of(2)

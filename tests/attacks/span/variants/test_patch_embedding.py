@@ -182,7 +182,7 @@ def frozen(name):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Fixed, "needs positions that are learned"),
+        (Fixed, "needs positions that are learned and added to patches, or a convolution"),
         (lambda: frozen("pos_embed"), "has pos_embed frozen"),
         (lambda: frozen("patch_embed.proj.weight"), "has patch_embed.proj.weight frozen"),
         (Crowded, "has 64 of 64 numbers"),
