@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from attacks.base import Facts
@@ -15,6 +16,9 @@ from attacks.span.stages import Refusal
 from attacks.span.thresholds import CROWDED, EVIDENCE, SEARCH, constants_of
 from attacks.update.private_set import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
+
+TOLD_APART = 64  # units by which columns of an update are told from each other
+EQUAL = 1e-4  # of a column's norm: the distance below which two are one, float32 parameters being rounded
 
 
 class Regime(Enum):
@@ -246,7 +250,7 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
     last, behind = spectrum.values[inferred - 1 : inferred + 1].tolist()
     if last < EVIDENCE.clear_gap * behind:
         return spectrum.floor_flatness() < EVIDENCE.flat_floor
-    exhausted = inferred >= EVIDENCE.rank_exhausted * min(spectrum.rows, 1 + _varying_pixels(change))
+    exhausted = inferred >= EVIDENCE.rank_exhausted * min(spectrum.rows, 1 + different_columns(change))
     return exhausted and _evenness(change) > EVIDENCE.even_entries
 
 
@@ -268,11 +272,16 @@ def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
     if _leaves_entries_out(change):
         return False
     exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above
-    return exact and inferred < EVIDENCE.rank_exhausted * _varying_pixels(change)
+    return exact and inferred < EVIDENCE.rank_exhausted * different_columns(change)
 
 
-def _varying_pixels(change: Tensor) -> int:
-    """How many columns of the first layer's update (W, in + 1) are no multiple of the bias's."""
+def different_columns(change: Tensor) -> int:
+    """How many different columns of the first layer's update (W, in + 1) are no multiple of the bias's: those of pixels
+    that are constant are equal, also where rounding to a few bits keeps them from being multiples."""
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()
-    return int((rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)).sum())
+    varying = change[:, rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)]
+    rows = varying[varying.norm(dim=1).topk(min(TOLD_APART, len(varying))).indices].T.contiguous()
+    apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    equal = apart < EQUAL * rows.norm(dim=1)
+    return int((~equal.tril(-1).any(1)).sum())

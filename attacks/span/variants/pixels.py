@@ -21,7 +21,7 @@ from attacks.span.evidence.layers import (
     tells_signals_apart,
     with_batch_mean,
 )
-from attacks.span.evidence.pixel_evidence import PixelEvidence, looks_like_adam
+from attacks.span.evidence.pixel_evidence import PixelEvidence, Regime, looks_like_adam
 from attacks.span.search.candidates import Candidates, SearchOptions, find_images
 from attacks.span.search.descent import beside, extreme_images
 from attacks.span.search.problems import SpanTest
@@ -199,10 +199,18 @@ class PixelJudge:
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. Where noise hides the zeros of
         duals, fit the candidates to the first layer, and judge them again if they were too rough."""
-        defense = self.evidence.defense
-        acceptance = self.explaining.judge(self.candidates.accepted(), self.generator)
+        acceptance = self._fitted(self.explaining.judge(self.candidates.accepted(), self.generator))
+        if self.evidence.regime is not Regime.COMPLETED or acceptance.reason is not None:
+            return acceptance
+        # as a set they explain it; one by one, zeros of duals say nothing of a completed update: ρ has to
+        near = acceptance.images[self.candidates.test.residual(acceptance.images) < self.candidates.threshold]
+        return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
+
+    def _fitted(self, acceptance: Acceptance) -> Acceptance:
+        """The images that fit the first layer best, where the accepted ones are too rough or noise has blurred them."""
         if not self._needs_fit(acceptance):
             return acceptance
+        defense = self.evidence.defense
         change, initial = defense.layers.change, defense.layers.initial
         images, left = fit_images(change, initial, acceptance.images, self.evidence.count, defense.intervals)
         if left < FIT.most_left * self.evidence.error:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from attacks.span.evidence.pixel_evidence import PixelEvidence
+from attacks.span.evidence.pixel_evidence import PixelEvidence, different_columns
 from attacks.update.spectrum import Spectrum, read_spectrum
 
 
@@ -23,6 +23,21 @@ def test_noise_is_measured_by_the_median_singular_value():
     spectrum = Spectrum.of(noise + strong)
     assert spectrum.above_noise() == 1
     assert spectrum.median_noise() == pytest.approx(float(noise.norm() / (noise + strong).norm()), rel=0.05)
+
+
+def test_pixels_that_are_constant_are_one_column_also_where_the_update_is_quantized():
+    """Seven images whose last 30 of 50 pixels are black: of the first 20 all columns differ. Rounding to 8 bits keeps
+    the columns of the black ones from being multiples of the bias's, and leaves them equal."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(7, 50, generator=generator, dtype=torch.float64) - 0.3
+    images[:, 20:] = -0.3
+    duals = torch.randn(300, 7, generator=generator, dtype=torch.float64)
+    update = torch.cat([duals @ images, duals.sum(1, keepdim=True)], 1)
+    assert different_columns(update) == 20
+    step = 2 * update.abs().max() / 255
+    start = torch.rand(update.shape, generator=generator)  # parameters in float32, to which the update was added
+    quantized = (start + ((update / step).round() * step).float()).double() - start.double()
+    assert different_columns(quantized) == 21
 
 
 @pytest.mark.parametrize("columns", [3000, 785, 600])
