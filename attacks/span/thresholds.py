@@ -277,6 +277,7 @@ class FEATURE(Thresholds):
     pilot_decoys: int = 8
     # ‖x − d‖ of decoys by ‖their contrast‖ from which no image is sought; at 0.96 six of eight were recognized
     pilot_error: float = 1.0
+    few_margin: float = 0.1  # of decoys' ρ, below which features are accepted: other minima of ρ end at 0.5 to 1 of it
     few_features: float = 0.25  # per pixel: LeNet-5 tells 28x28 images by a third, a ResNet-18 fails with a twelfth
 
 

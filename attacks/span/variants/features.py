@@ -127,8 +127,9 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
 
 @dataclass(frozen=True)
 class FoundFeatures:
-    """Feature vectors of low ρ. features: (F, D), best first. residual: (F,), their ρ. bound: the ρ that decoys, the
-    means of two of them, demand. certified: vertices of the cone, whose residual is their share of silent units."""
+    """Feature vectors of low ρ. features: (F, D), best first. residual: (F,), their ρ. bound: below which they are
+    accepted, a tenth of what decoys, the means of two of them, have. certified: whether they are vertices of the cone,
+    whose residual is their share of silent units."""
 
     features: Tensor
     residual: Tensor
@@ -185,7 +186,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         test = SpanTest(first, evidence.test[None], evidence.network.activation)
         features = features[test.residual(features).argsort(stable=True)][: evidence.count]
         decoys = test.residual(decoys_of(features, FEATURE.decoys, generator))
-        bound = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
+        usual = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
+        bound = FEATURE.few_margin * usual  # a search for the least ρ ends below most decoys, whatever it finds
         return FoundFeatures(features, test.residual(features), bound)
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:

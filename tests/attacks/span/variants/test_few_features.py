@@ -29,13 +29,21 @@ def pooled_client(count, epochs=5):
 
 def test_features_are_found_and_no_image_is_returned(monkeypatch):
     monkeypatch.setattr(MAP_INVERSION, "pilot", Descent(20, 0.05))  # decoys do not come back
-    for count in (1, 4):
+    for count in (1, 2):
         observation, features = pooled_client(count)
         found = run(observation, Knowledge(num_private=count), starts=100)
         assert len(found.images) == 0 and any("features were found" in said for said in found.warnings)
         distance = torch.cdist(found.features, features).min(1)
         assert len(found.features) >= (count + 1) // 2 and len(set(distance.indices.tolist())) == len(found.features)
         assert (distance.values < 0.1 * features.norm(dim=1)[distance.indices]).all()
+
+
+def test_features_are_not_vouched_for_where_other_minima_are_as_low():
+    """Of four images ten small steps hold every feature vector to half of what decoys leave, as other minima do."""
+    observation, _ = pooled_client(4)
+    found = run(observation, Knowledge(num_private=4), starts=100)
+    assert len(found.features if found.features is not None else ()) == 0
+    assert any("the lowest ρ of features" in said for said in found.warnings)
 
 
 def test_more_images_than_the_second_layer_can_test_are_refused_in_words():
