@@ -129,7 +129,11 @@ def invert_maps(
     contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
     decoys = images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * decoys
     share = shared(progress, own.starts, 1, own.starts + 1)
-    return Inverted(images, residual, _decoy_error(target, decoys, residual, pixels, descent, generator, share))
+
+    def inverted(target: MapTarget) -> Tensor:
+        return _descended(target, pixels, descent, 1, generator, share)[0]
+
+    return Inverted(images, residual, _decoy_error(target, decoys, residual, generator, inverted))
 
 
 def decoys_lost(
@@ -142,7 +146,11 @@ def decoys_lost(
 ) -> float:
     """The mean of ‖x − d‖ / ‖d − its mean colour‖ of the images x that the exact maps of so many decoys d lead to."""
     decoys = pixels.decoys(count, generator).to(target.wanted)
-    return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), pixels, descent, generator, progress).mean())
+
+    def inverted(target: MapTarget) -> Tensor:
+        return _descended(target, pixels, descent, 1, generator, progress)[0]
+
+    return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), generator, inverted).mean())
 
 
 def shared(progress: Progress, before: int, images: int, total: int) -> Progress:
@@ -162,17 +170,15 @@ def _decoy_error(
     target: MapTarget,
     decoys: Tensor,
     noise: Tensor,
-    pixels: "PixelSpace",
-    descent: Descent,
     generator: torch.Generator,
-    progress: Progress = silent,
+    inverted: Callable[[MapTarget], Tensor],
 ) -> Tensor:
     """‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise` (D,)."""
     with torch.no_grad():
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
     drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
-    back, _ = _descended(MapTarget(target.maps, maps + drawn.view_as(maps)), pixels, descent, 1, generator, progress)
+    back = inverted(MapTarget(target.maps, maps + drawn.view_as(maps)))
     return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
 
 
