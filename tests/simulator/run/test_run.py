@@ -225,7 +225,7 @@ def test_attacks_that_ran_out_of_time_are_tried_again_by_the_same_command(tmp_pa
         "federation": {"rounds": 1, "clients": 2},
         "adversary": {
             # several times as much as the first takes in a process that has just started, and a fraction of the second
-            "attacks": ["mean_image", {"name": "ntk", "iterations": 2500, "patience": 0}],
+            "attacks": ["mean_image", {"name": "ntk", "iterations": 8000, "patience": 0}],
             "timeout": 1.5,
         },
         "output": {"figures": False, "diagnostics": False},
