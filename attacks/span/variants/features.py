@@ -142,7 +142,7 @@ class FoundFeatures:
 
     @property
     def accepted(self) -> Tensor:
-        """(F,) bool: whether their ρ is below that of decoys."""
+        """(F,) bool: whether their ρ is below the bound."""
         return self.residual < self.bound
 
 
