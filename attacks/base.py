@@ -15,7 +15,7 @@ from attacks.interface.observation import Observation
 from attacks.interface.options import check_known, check_values
 from attacks.interface.pictures import Normalization, Pictures
 from attacks.interface.plugins import Registry, subclass_of
-from attacks.interface.torch_tools import choose_device, exact_convolutions
+from attacks.interface.torch_tools import choose_device, exact_convolutions, without_subnormals
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
@@ -171,7 +171,7 @@ class Attack(ABC):
         knowledge = self.with_options(knowledge)
         told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
-        with exact_convolutions():
+        with exact_convolutions(), without_subnormals():
             found = self.reconstruct(own, told, generator, progress).ranked()
         warnings += found.warnings
         mean = found.pixel_mean

@@ -42,6 +42,20 @@ def exact_convolutions() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def without_subnormals() -> Iterator[None]:
+    """Let this thread's processor take numbers below 1e-38 for zero, as GPUs do in most kernels.
+
+    Those that softplus and its derivative leave behind shut units make `ntk` two to three times as slow.
+    """
+    before = not torch.tensor(1e-40).mul(1.0).any()  # torch does not tell
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
 def require_usable_card() -> None:
     """Exit if earlier work broke the GPU for this process: another process then gets the work."""
     if torch.cuda.is_initialized():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attacks.interface import torch_tools
+from attacks.interface.torch_tools import without_subnormals
 
 PROJECT = Path(__file__).parents[3]
 SETTINGS = {
@@ -22,6 +23,7 @@ USED = """
 import sys
 import torch
 from attacks.interface import torch_tools
+from attacks.interface.torch_tools import without_subnormals
 
 model = torch.nn.Linear(3, 2)
 for name, settings in {settings}.items():
@@ -87,3 +89,15 @@ def test_none_of_them_imports_the_compiler():
         [sys.executable, "-c", USED.format(settings=SETTINGS)], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False"]
+
+
+def test_subnormal_numbers_are_zero_inside_and_as_they_were_outside():
+    def are_zero():
+        return not torch.tensor(1e-40).mul(1.0).any()
+
+    before = are_zero()
+    with without_subnormals():
+        with without_subnormals():
+            inside = are_zero()
+        assert inside and are_zero()
+    assert are_zero() == before
