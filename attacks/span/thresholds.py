@@ -292,10 +292,13 @@ class CONE(Thresholds):
     sharpness: tuple[float, ...] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # of the largest entry: ε of reweighted least squares
     ridge: float = 1e-12  # of a mean square, added to their normal equations
     null: float = 0.01  # of what zeros leave of any other point: the most that they may leave of a vertex
+    null_unpeeled: float = 0.03  # the same before other images are taken out, where no signal certifies: noise is less
     leverage: float = 0.9  # of a zero among all, up to which a vertex needs none: 1 where it falls without it
     negative: float = 0.01  # of the largest entry, up to which entries of private features may be negative
     same: float = 0.998  # cosine above which two vertices are one
     silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
+    silent_gap: float = 0.03  # of the next singular value, up to which a signal is told among what vertices leave
+    moved: float = 0.01  # of a unit vector of the columns that are left: a unit below it moved by noise
     rounding: float = 1e-3  # rms of what units are fed: so near to zero it does not say whether one is shut
     surplus: tuple[int, int] = (1, 8)  # shut units beside as many as images, where zeros tell a vertex, and else
     barren: int = 40  # objectives in a row that lead to nothing new, after which the rest is given up

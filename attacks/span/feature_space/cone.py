@@ -13,15 +13,19 @@ h' the vertex before, lead to vertices with more zeros (reweighting: Candès, Wa
 the units z = W h_i + b that the ReLU behind the layer shuts. So the update's column space holds a vector that vanishes
 at all units that h_i shuts, which the parameters sent tell. Where more units that moved are shut than there are images,
 chance makes no such vector, and where there is but one, it is a signal: of h, or of an image that opens no unit that h
-shuts, where h is a mixture (`silent_signals`).
+shuts, where h is a mixture (`silent_signals`). Zeros certify, too: a vertex that is nobody's has just so many that it
+is one, and stops being one without any of them (`_is_pinned`). That needs no unit, where nearly as many images as units
+move.
 
 **Peeling.** Without the signals that are known, the update's columns leave Σ_j δ_j [h_j; 1]ᵀ of the other images j,
-whose row space is spanned by their features alone. The polytope gets smaller with every signal, and its vertices easier
-to find. Once all signals are known, all features follow by solving Δ = Σ_i δ_i [h_i; 1]ᵀ for them: a vertex need not be
-exact, nor even right, to give its signal.
+whose row space is spanned by their features alone: the polytope gets smaller with every signal, and its vertices easier
+to find. Without the vertices that zeros certify, its rows leave the signals of the others: fewer shut units tell one.
+Once all signals are known, all features follow by solving Δ = Σ_i δ_i [h_i; 1]ᵀ for them: a vertex need not be exact,
+nor even right, to give its signal.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -37,15 +41,24 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
     """(features (F, D), share (F,)) of private images, F ≤ N, from the update of one SGD step.
 
     layer: (W, D + 1), [W | b] as it was sent, followed by a ReLU. share: of a signal's norm, at units that its
-    features shut.
+    features shut; 0 where zeros certify.
     """
-    signals, vertices = _signals(factors, layer, generator)
-    features = _features(factors, signals, vertices)
-    # features hold a share of images whose signals are not known: those that do do not shut where their signal is zero
-    shares = [_contradicted(factors, layer, *pair) for pair in zip(features, signals, strict=True)]
-    share = features.new_tensor(shares)
-    kept = share < CONE.silent_share
-    return features[kept].clamp_min(0), share[kept]
+    found = _Peeling(factors, layer)
+    found.search(generator)
+    features, shares = list[Tensor](), list[float]()
+    for number, vertex in enumerate(found.vertices):
+        rows = found.rows_beside(number)
+        sharpened, signal = _sharpened(rows.T, vertex), found.signals[number]
+        share = 1.0
+        if found.pinned[number]:
+            share = 1.0 - float(_left_by_zeros(factors.rows.T, sharpened) < CONE.null_unpeeled)
+        elif signal is not None and _is_pinned(rows.T, sharpened):
+            # features hold a share of images whose signals are not known: those that do do not shut where their signal is zero
+            share = _contradicted(factors, layer, sharpened, signal)
+        if share < CONE.silent_share and _is_nonnegative(sharpened):
+            features.append(sharpened.clamp_min(0))
+            shares.append(share)
+    return _stacked(features, factors.rows.shape[1] - 1, factors), factors.rows.new_tensor(shares)
 
 
 def cone_vectors(rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -59,7 +72,7 @@ def cone_vectors(rows: Tensor, generator: torch.Generator) -> Tensor:
     while len(found) < len(rows) and barren < CONE.barren:
         barren += 1
         for vertex in _vertices(rows, generator, found):
-            if float(vertex.min()) >= -CONE.negative * float(vertex.max()) and _is_pinned(rows.T, vertex):
+            if _is_nonnegative(vertex) and _is_pinned(rows.T, vertex):
                 alike = torch.cosine_similarity(vertex[None], found)
                 if not bool((alike > CONE.same).any()):
                     found, barren = torch.cat([found, vertex[None]]), 0
@@ -67,17 +80,109 @@ def cone_vectors(rows: Tensor, generator: torch.Generator) -> Tensor:
     return found.clamp_min(0)
 
 
-def silent_signals(factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int) -> Tensor:
+@dataclass
+class _Peeling:
+    """What a search has found. vertices: of F images, (D,) each. pinned: whether zeros certify them. signals: (R,), of
+    length 1, in the coordinates of `factors.left`, or None where none is known."""
+
+    factors: UpdateFactors
+    layer: Tensor
+    vertices: list[Tensor] = field(default_factory=list)
+    pinned: list[bool] = field(default_factory=list)
+    signals: list[Tensor | None] = field(default_factory=list)
+
+    def search(self, generator: torch.Generator) -> None:
+        """Take in what each objective leads to, until all images are found or many objectives lead to nothing new."""
+        size, barren = len(self.factors.values), 0
+        while len(self.vertices) < size and barren < CONE.barren:
+            barren += 1
+            rows, lone = self.rows_beside(), self._lone()
+            for vertex in _vertices(rows, generator, self._stacked_vertices(lone)):
+                if self._takes(vertex, rows, lone):
+                    barren = 0
+                    break
+
+    def rows_beside(self, but: int | None = None) -> Tensor:
+        """(R − k, D + 1), orthonormal: the row space without the k images whose signals are known, that `but` aside."""
+        known = self._known(but)
+        if not len(known):
+            return self.factors.rows
+        left = len(self.factors.values) - len(known)
+        return torch.linalg.svd(_peeled(self.factors, known), full_matrices=False)[2][:left]
+
+    def _takes(self, vertex: Tensor, rows: Tensor, lone: list[int]) -> bool:
+        """Whether a vertex (D,) of the row space (k, D + 1) brings a signal or an image that was not known."""
+        pinned, known, size = _is_pinned(rows.T, vertex), self._known(), len(self.factors.values)
+        certified = pinned and _is_nonnegative(vertex) and _left_by_zeros(self.factors.rows.T, vertex) < CONE.null_unpeeled
+        surplus = CONE.surplus[0 if pinned else 1] if len(rows) > 1 else -size
+        # an image that opens no unit that h shuts has its signal among them, too
+        silent = _beside(silent_signals(self.factors, self.layer, vertex, surplus), known)
+        signal = silent[0] if len(silent) == 1 else None
+        alike = torch.cosine_similarity(vertex[None], self._stacked_vertices(lone)) > CONE.same
+        if bool(alike.any()):
+            self.signals[lone[int(alike.int().argmax())]] = signal
+            if signal is None:
+                return False
+        elif signal is not None or certified:
+            self.vertices.append(vertex.to(rows))
+            self.pinned.append(certified)
+            self.signals.append(signal)
+        else:
+            return False
+        for number in self._lone():
+            self.signals[number] = self._signal_among_others(number)
+        return True
+
+    def _signal_among_others(self, number: int) -> Tensor | None:
+        """The signal (R,) of a vertex, in the columns that are left without the other vertices that zeros certify."""
+        others = [h for i, h in enumerate(self.vertices) if self.pinned[i] and i != number]
+        columns = _columns_beside(self.factors, _stacked(others, len(self.vertices[number]), self.factors))
+        silent = silent_signals(self.factors, self.layer, self.vertices[number], CONE.surplus[1], columns)
+        silent = _beside(silent, self._known())
+        return silent[0] if len(silent) == 1 else None
+
+    def _known(self, but: int | None = None) -> Tensor:
+        """The known signals (k, R), that of `but` aside."""
+        known = [signal for i, signal in enumerate(self.signals) if signal is not None and i != but]
+        return _stacked(known, len(self.factors.values), self.factors)
+
+    def _lone(self) -> list[int]:
+        return [number for number, signal in enumerate(self.signals) if signal is None]
+
+    def _stacked_vertices(self, numbers: list[int]) -> Tensor:
+        return _stacked([self.vertices[i] for i in numbers], self.factors.rows.shape[1] - 1, self.factors)
+
+
+def _stacked(parts: list[Tensor], size: int, factors: UpdateFactors) -> Tensor:
+    return torch.stack(parts) if parts else factors.rows.new_zeros(0, size)
+
+
+def silent_signals(
+    factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int, columns: Tensor | None = None
+) -> Tensor:
     """The vectors (k, R), orthonormal and in the coordinates of `factors.left`, of the update's column space that
-    vanish at the units that features (D,) shut; k is 0 where these are not so many more than R."""
+    vanish at the units that features (D,) shut; k is 0 where these are not so many more than R.
+
+    columns: (R, C), an orthonormal basis of a part of that space, in which they are sought: there k is 0, too, where
+    the next vector vanishes nearly as well, as noise grows with every image that is taken out.
+    """
     shut = _shut(factors, layer, features)
     left = factors.left[shut]
-    if len(left) < left.shape[1] + surplus:
-        return left.new_zeros(0, left.shape[1])
-    few = left.shape[1] - len(left)
+    if columns is not None:
+        left = left @ columns
+        left = left[left.norm(dim=1) > CONE.moved]
+    size = left.shape[1]
+    if len(left) < size + surplus:
+        return factors.left.new_zeros(0, len(factors.values))
+    few = size - len(left)
     _, values, signals = torch.linalg.svd(left, full_matrices=few > 0)
     values = torch.nn.functional.pad(values, (0, max(0, few)))
-    return signals[values < CONE.silent_share]
+    silent = int((values < CONE.silent_share).sum())
+    if columns is None:
+        return signals[size - silent :]
+    if 0 < silent < size and values[size - silent] > CONE.silent_gap * values[size - silent - 1]:
+        silent = 0
+    return signals[size - silent :] @ columns.T
 
 
 def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
@@ -87,40 +192,23 @@ def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
 
 
 def _contradicted(factors: UpdateFactors, layer: Tensor, features: Tensor, signal: Tensor) -> float:
-    """The share of a signal (R,) that lies on units that features (D,) shut; 1 where features are negative."""
-    if float(features.min()) < -CONE.negative * float(features.max()):
-        return 1.0
+    """The share of a signal (R,) that lies on units that features (D,) shut."""
     return float((factors.left[_shut(factors, layer, features)] @ signal).norm())
 
 
-def _signals(factors: UpdateFactors, layer: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Signals (F, R) of different images, of length 1, in the coordinates of `factors.left`, and the vertices (F, D)
-    that gave them."""
-    size, width = len(factors.values), factors.rows.shape[1] - 1
-    known, rows, barren = factors.values.new_zeros(0, size), factors.rows, 0
-    vertices = known.new_zeros(0, width)
-    while len(known) < size and barren < CONE.barren:
-        barren += 1
-        for vertex in _vertices(rows, generator, vertices[:0]):
-            surplus = CONE.surplus[0 if _is_pinned(rows.T, vertex) else 1]
-            silent = silent_signals(factors, layer, vertex, surplus if len(rows) > 1 else -size)
-            # an image that opens no unit that h shuts has its signal among them, too
-            silent = _without(silent, known[(known @ silent.T).norm(dim=1) > 1 - CONE.silent_share])
-            if len(silent) == 1:
-                known, barren = torch.cat([known, silent]), 0
-                vertices = torch.cat([vertices, vertex.to(known)[None]])
-                rows = torch.linalg.svd(_peeled(factors, known), full_matrices=False)[2][: size - len(known)]
-                break
-    return known, vertices
+def _is_nonnegative(features: Tensor) -> bool:
+    return float(features.min()) >= -CONE.negative * float(features.max())
 
 
-def _without(rows: Tensor, known: Tensor) -> Tensor:
-    """An orthonormal basis of what the span of rows (k, R), orthonormal ones, has beside known ones (F, R) in it."""
-    if not len(known) or not len(rows):
-        return rows
-    inside = torch.linalg.qr((known @ rows.T).T)[0]
-    left = torch.linalg.svd(torch.eye(len(rows)).to(rows) - inside @ inside.T)[0]
-    return left[:, : max(0, len(rows) - inside.shape[1])].T @ rows
+def _beside(silent: Tensor, known: Tensor) -> Tensor:
+    """An orthonormal basis of what the span of silent signals (k, R), orthonormal ones, has beside the known ones (F, R)
+    that lie in it."""
+    known = known[(known @ silent.T).norm(dim=1) > 1 - CONE.silent_share]
+    if not len(known) or not len(silent):
+        return silent
+    inside = torch.linalg.qr((known @ silent.T).T)[0]
+    left = torch.linalg.svd(torch.eye(len(silent)).to(silent) - inside @ inside.T)[0]
+    return left[:, : max(0, len(silent) - inside.shape[1])].T @ silent
 
 
 def _peeled(factors: UpdateFactors, known: Tensor) -> Tensor:
@@ -130,22 +218,12 @@ def _peeled(factors: UpdateFactors, known: Tensor) -> Tensor:
     return update - away @ (away.T @ update)
 
 
-def _features(factors: UpdateFactors, signals: Tensor, vertices: Tensor) -> Tensor:
-    """The features (F, D) of images with the signals (F, R), as far as these determine them: [h; 1] is orthogonal to
-    Δ⁺ δ_j for all other images j. Where some of these are missing, the zeros of the vertices (F, D) by which signals
-    were found decide the rest."""
-    if not len(signals):
-        return factors.rows.new_zeros(0, factors.rows.shape[1] - 1)
-    if len(signals) == len(factors.values):
-        points = torch.linalg.solve(signals.T, factors.values[:, None] * factors.rows)
-        return points[:, :-1] / points[:, -1:]
-    shares, found = signals / factors.values, []
-    for i, vertex in enumerate(vertices):
-        others = torch.cat([shares[:i], shares[i + 1 :]])
-        free = torch.linalg.svd(others, full_matrices=True)[2][len(others) :] @ factors.rows
-        sharpened = _sharpened(free.T, vertex)
-        found.append(sharpened if _is_pinned(free.T, sharpened) else torch.full_like(vertex, -1.0))
-    return torch.stack(found)
+def _columns_beside(factors: UpdateFactors, features: Tensor) -> Tensor:
+    """(R, R − F), orthonormal: the update's columns, in the coordinates of `factors.left`, without features (F, D)."""
+    points = torch.nn.functional.pad(features, (0, 1), value=1.0) @ factors.rows.T
+    away = torch.linalg.qr(points.T)[0]
+    update = factors.values[:, None] * (torch.eye(len(points.T)).to(points) - away @ away.T)
+    return torch.linalg.svd(update)[0][:, : len(points.T) - len(points)]
 
 
 def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterator[Tensor]:
@@ -204,9 +282,19 @@ def _sharpened(basis: Tensor, vertex: Tensor) -> Tensor:
 def _is_pinned(basis: Tensor, vertex: Tensor) -> bool:
     """Whether the zeros of a vertex (D,) alone tell it from the other points of a basis (D + 1, R), and none of the
     zeros is needed for it: a mixture of vertices is one by no more zeros than it takes."""
-    zeros = basis[:-1][vertex.abs() <= CONE.zero * vertex.max()]
+    zeros = _zeros(basis, vertex)
     if len(zeros) <= zeros.shape[1] or zeros.shape[1] == 1:
         return zeros.shape[1] == 1
-    left, values, _ = torch.linalg.svd(zeros, full_matrices=False)
-    leverage = left[:, :-1].square().sum(1)
-    return bool(values[-1] < CONE.null * values[-2] and leverage.max() < CONE.leverage)
+    leverage = torch.linalg.svd(zeros, full_matrices=False)[0][:, :-1].square().sum(1)
+    return _left_by_zeros(basis, vertex) < CONE.null and bool(leverage.max() < CONE.leverage)
+
+
+def _left_by_zeros(basis: Tensor, vertex: Tensor) -> float:
+    """What the entries that are zero in a vertex (D,) leave of it, of what they leave of any other point of a basis."""
+    values = torch.linalg.svdvals(_zeros(basis, vertex))
+    return float(values[-1] / values[-2]) if len(values) == basis.shape[1] > 1 else 1.0
+
+
+def _zeros(basis: Tensor, vertex: Tensor) -> Tensor:
+    """The rows of a basis (D + 1, R) at which a vertex (D,) looks zero."""
+    return basis[:-1][vertex.abs() <= CONE.zero * vertex.max()]

@@ -174,7 +174,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return replace(found, inverted=self._inverted(evidence, found.features[found.accepted], generator, progress))
 
     def _features(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures:
-        """The vertices of the cone where they are most of the images, else as many feature vectors of lowest ρ."""
+        """The vertices of the cone; where they are few of the images, those of lowest ρ if more of them are accepted."""
         none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
@@ -188,7 +188,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         decoys = test.residual(decoys_of(features, FEATURE.decoys, generator))
         usual = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
         bound = FEATURE.few_margin * usual  # a search for the least ρ ends below most decoys, whatever it finds
-        return FoundFeatures(features, test.residual(features), bound)
+        searched = FoundFeatures(features, test.residual(features), bound)
+        return searched if searched.accepted.sum() > len(cone.features) else cone
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
         """The images of accepted features that decoys vouch for. residual: ρ of their features."""

@@ -71,15 +71,25 @@ def test_a_signal_is_told_where_enough_units_are_shut():
 
 
 def test_nothing_is_found_in_updates_of_random_rows_or_signals(monkeypatch):
-    """Signed rows, and nonnegative ones whose signals pass no ReLU: docs/records/zoo.md has 200 of them."""
+    """Signed rows, and positive ones, which have no zeros, with signals that pass no ReLU."""
     monkeypatch.setattr(CONE, "barren", 3)
     generator = torch.Generator().manual_seed(5)
     for draw in range(5):
-        layer, features, _, _ = drawn(1000 + draw)
+        layer = drawn(1000 + draw)[0]
         signals = torch.randn(WIDTH, COUNT, generator=generator, dtype=torch.float64)
-        rows = torch.randn(COUNT, SIZE + 1, generator=generator, dtype=torch.float64)
-        for update in (signals @ rows, signals @ pad(features, (0, 1), value=1.0)):
-            assert not len(found_in(update, layer)[0])
+        rows = torch.randn(COUNT, SIZE, generator=generator, dtype=torch.float64)
+        for points in (rows, rows.abs()):
+            assert not len(found_in(signals @ pad(points, (0, 1), value=1.0), layer)[0])
+
+
+def test_zeros_certify_where_signals_pass_no_relu():
+    """As where nearly as many images as units move, which tells no signal: rows with zeros enough are found as they are."""
+    for draw in range(5):
+        layer, features, _, generator = drawn(1000 + draw)
+        signals = torch.randn(WIDTH, COUNT, generator=generator, dtype=torch.float64)
+        found, share = found_in(signals @ pad(features, (0, 1), value=1.0), layer)
+        assert len(found) == COUNT and not share.any()
+        assert (torch.cdist(features, found).amin(1) < 1e-5).all()
 
 
 def test_vectors_that_no_relu_follows_are_told_by_their_zeros_alone(monkeypatch):
