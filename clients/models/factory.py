@@ -107,6 +107,7 @@ def load_factory(name: str) -> Callable[..., nn.Module]:
 def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) -> nn.Module:
     """Construct the network, with the weights of its constructor. A factory of the user's own ignores outputs."""
     if ":" not in config.name:
+        MODELS.find(config.name)  # raises for --model; a scenario's name was looked up before, with its line
         options = model_options(config)
         size, most = _size(options, shape, outputs), most_parameters()
         if size > most:

@@ -66,6 +66,7 @@ def test_an_audit_of_what_is_none_is_refused_in_one_line(fedspill, recorded, tmp
     for given, says in (
         ([tmp_path, "--model", f"{recorded}/net.py:net", *SCALE], "is no recording"),
         ([recorded, "--model", f"{recorded}/net.py:nothing", *SCALE], "has no function 'nothing'"),
+        ([recorded, "--model", "mpl", *SCALE], "unknown model 'mpl'; did you mean 'mlp'?"),
         ([recorded, "--model", f"{recorded}/net.py:net", "--shape", "8,8"], "channels,height,width"),
         ([recorded, "--model", f"{recorded}/net.py:net", "--shape", "1,8,8", "--mean", "0.3;0.4"], "--mean '0.3;0.4'"),
         ([recorded, "--model", f"{recorded}/net.py:net", *SCALE, "--attack", "spam"], "did you mean 'span'?"),
