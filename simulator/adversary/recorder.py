@@ -15,8 +15,6 @@ from simulator.results.storage import CellStore, client_name, global_name
 from simulator.results.threat_models import CheckpointSource, RoundFiles, View
 from simulator.scenario.scenario import Cell
 
-AHEAD = 4  # rounds that training may be ahead of the attacks, counted in waiting checkpoints
-
 
 class CellRecorder:
     """The adversary of one cell: it records first, and attacks what is recorded."""

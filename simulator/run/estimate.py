@@ -15,7 +15,6 @@ from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
 from clients.training import linearize, planned_steps, training_loss
 from simulator.adversary.knowledge import defense_facts, grant
-from simulator.adversary.recorder import AHEAD
 from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,
@@ -27,7 +26,7 @@ from simulator.evaluation.attack_run import (
     work_seconds,
 )
 from simulator.results.threat_models import View
-from simulator.run.plan import RunPlan, expected_attacks, expected_views
+from simulator.run.plan import AHEAD, RunPlan, expected_attacks, expected_views
 from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig

@@ -22,7 +22,7 @@ from clients.time_limit import unhurried
 from clients.training import accuracy, training_loss
 from simulator import gc_tuning
 from simulator.adversary.curious_server import CuriousServer
-from simulator.adversary.recorder import AHEAD, CellRecorder
+from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
 from simulator.adversary.statistics import StatisticsApart, buffers_of
 from simulator.errors import CellsFailed, DiskError, RunError, one_line, said_by
@@ -34,7 +34,7 @@ from simulator.results.privacy import privacy_columns
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray
 from simulator.run.display import Display
-from simulator.run.plan import RunPlan, attacks_again, expected_attacks
+from simulator.run.plan import AHEAD, RunPlan, attacks_again, expected_attacks
 from simulator.run.pretraining import pretrain
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import Cell

@@ -22,6 +22,8 @@ from simulator.run.pretraining import Pretraining
 from simulator.scenario.scenario import Cell, Scenario
 from simulator.scenario.sections import StrategyConfig
 
+AHEAD = 4  # rounds that training may be ahead of the attacks, counted in waiting checkpoints
+
 
 @dataclass(frozen=True)
 class RunPlan:

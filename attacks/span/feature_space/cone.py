@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from attacks.span.feature_space.network import UpdateFactors
@@ -51,9 +50,9 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
         sharpened, signal = _sharpened(rows.T, vertex), found.signals[number]
         share = 1.0
         if found.pinned[number]:
-            share = 1.0 - float(_left_by_zeros(factors.rows.T, sharpened) < CONE.null_unpeeled)
+            share = 0.0 if found.is_pinned_unpeeled(sharpened) else 1.0
         elif signal is not None and _is_pinned(rows.T, sharpened):
-            # features hold a share of images whose signals are not known: those that do do not shut where their signal is zero
+            # features may hold a share of images without a known signal: these do not shut where their signal is zero
             share = _contradicted(factors, layer, sharpened, signal)
         if share < CONE.silent_share and _is_nonnegative(sharpened):
             features.append(sharpened.clamp_min(0))
@@ -113,7 +112,7 @@ class _Peeling:
     def _takes(self, vertex: Tensor, rows: Tensor, lone: list[int]) -> bool:
         """Whether a vertex (D,) of the row space (k, D + 1) brings a signal or an image that was not known."""
         pinned, known, size = _is_pinned(rows.T, vertex), self._known(), len(self.factors.values)
-        certified = pinned and _is_nonnegative(vertex) and _left_by_zeros(self.factors.rows.T, vertex) < CONE.null_unpeeled
+        certified = pinned and _is_nonnegative(vertex) and self.is_pinned_unpeeled(vertex)
         surplus = CONE.surplus[0 if pinned else 1] if len(rows) > 1 else -size
         # an image that opens no unit that h shuts has its signal among them, too
         silent = _beside(silent_signals(self.factors, self.layer, vertex, surplus), known)
@@ -132,6 +131,10 @@ class _Peeling:
         for number in self._lone():
             self.signals[number] = self._signal_among_others(number)
         return True
+
+    def is_pinned_unpeeled(self, vertex: Tensor) -> bool:
+        """Whether the zeros of a vertex (D,) tell it in the whole row space, too, where noise is least."""
+        return _left_by_zeros(self.factors.rows.T, vertex) < CONE.null_unpeeled
 
     def _signal_among_others(self, number: int) -> Tensor | None:
         """The signal (R,) of a vertex, in the columns that are left without the other vertices that zeros certify."""
@@ -201,8 +204,8 @@ def _is_nonnegative(features: Tensor) -> bool:
 
 
 def _beside(silent: Tensor, known: Tensor) -> Tensor:
-    """An orthonormal basis of what the span of silent signals (k, R), orthonormal ones, has beside the known ones (F, R)
-    that lie in it."""
+    """What the span of silent signals (k, R), orthonormal ones, has beside those known (F, R) that lie in it: an
+    orthonormal basis."""
     known = known[(known @ silent.T).norm(dim=1) > 1 - CONE.silent_share]
     if not len(known) or not len(silent):
         return silent
@@ -251,6 +254,8 @@ def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterat
 def _solved(basis: np.ndarray, objective: np.ndarray) -> np.ndarray | None:
     """The point [h; 1] (D + 1,), up to scale, of the polytope of a basis (D + 1, R) at which an objective (R,) is
     smallest; None where rounding leaves nothing of the polytope."""
+    from scipy.optimize import linprog  # a third of a second, which few attacks need
+
     for tolerance in CONE.tolerance:
         solved = linprog(
             objective,

@@ -174,7 +174,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return replace(found, inverted=self._inverted(evidence, found.features[found.accepted], generator, progress))
 
     def _features(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures:
-        """The vertices of the cone; where they are few of the images, those of lowest ρ if more of them are accepted."""
+        """The vertices of the cone; where they are few, feature vectors of low ρ if more of these are accepted."""
         none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:

@@ -83,7 +83,7 @@ def test_nothing_is_found_in_updates_of_random_rows_or_signals(monkeypatch):
 
 
 def test_zeros_certify_where_signals_pass_no_relu():
-    """As where nearly as many images as units move, which tells no signal: rows with zeros enough are found as they are."""
+    """As where nearly as many images as units move: rows that have zeros enough are found."""
     for draw in range(5):
         layer, features, _, generator = drawn(1000 + draw)
         signals = torch.randn(WIDTH, COUNT, generator=generator, dtype=torch.float64)
