@@ -271,7 +271,7 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
         *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
         Heading("ε", True),
     )
-    taken = "" if rows.share.isna().all() else " Taken: the largest share of a client's images that any attack has."
+    taken = " Taken: the largest share of a client's images that any attack has." if (rows.status == "ok").any() else ""
     note = f"Accuracy: on test images, mean over seeds.{taken}"
     return _without_empty(Grid("Utility and defenses", columns, tuple(lines), note))
 
