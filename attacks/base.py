@@ -220,8 +220,8 @@ AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 
 def register(attack: AttackClass) -> AttackClass:
-    """Register an attack by its `name`; a class decorator."""
-    ATTACKS[attack.name] = attack
+    """Register an attack by its `name`; a class decorator. Raises InputError where another attack has that name."""
+    ATTACKS.add(attack.name, attack)
     return attack
 
 

@@ -65,6 +65,14 @@ class Registry(dict[str, Part]):
             self[name] = self._load(name)
         return self[name]
 
+    def add(self, name: str, part: Part) -> None:
+        """Add a part under its name. Raises InputError where another class has it, whose rows would be of this one."""
+        there = self.get(name)
+        if there is not None and _origin(there) != _origin(part):
+            other = ".".join(_origin(there))
+            raise InputError(f"{self.kind} {_origin(part)[1]}: the name {name!r} is that of {other}: choose another")
+        self[name] = part
+
     def known(self) -> list[str]:
         """List all names, those of installed packages included, sorted."""
         return sorted({*self, *self.offered()})
@@ -89,6 +97,11 @@ class Registry(dict[str, Part]):
             what = found.__name__ if isinstance(found, type) else type(found).__name__
             raise InputError(f"{self.kind} {name!r} is {what}, no {self.kind}: see docs/howto/extending.md")
         return part
+
+
+def _origin(part: object) -> tuple[str, str]:
+    """The module and the name of a class, which stay where its file is read again."""
+    return str(getattr(part, "__module__", "")), str(getattr(part, "__qualname__", part))
 
 
 def subclass_of(base: type) -> Callable[[object], Any]:

@@ -222,8 +222,8 @@ DefenseClass = TypeVar("DefenseClass", bound=type[Defense])
 
 
 def register(defense: DefenseClass) -> DefenseClass:
-    """Class decorator: make a defense known by its `name`."""
-    DEFENSES[defense.name] = defense
+    """Class decorator: make a defense known by its `name`. Raises InputError where another defense has that name."""
+    DEFENSES.add(defense.name, defense)
     return defense
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from attacks import InputError
 from attacks.interface.plugins import load_object
+from attacks.library import ATTACKS
+from clients.defenses.base import DEFENSES
 
 
 @pytest.fixture
@@ -54,3 +56,22 @@ def test_what_cannot_be_imported_is_one_line_with_the_remedy(write):
         with pytest.raises(InputError) as caught:
             load_object(f"{folder}/{file}.py:make", "model")
         assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_name_that_another_class_has_is_refused(write):
+    """Else rows of the built-in attack would be of this one, in the processes that have loaded it."""
+    for registry, base, name in ((ATTACKS, "attacks", "span"), (DEFENSES, "clients.defenses", "clipping")):
+        text = f"from {base}.base import register\n@register\nclass Mine:\n    name = {name!r}\n"
+        folder, before = write({f"clash_{name}.py": text}), registry.find(name)
+        with pytest.raises(InputError, match=f"Mine: the name '{name}' is that of {base}.*: choose another"):
+            load_object(f"{folder}/clash_{name}.py:Mine", registry.kind)
+        assert registry[name] is before
+
+
+def test_a_file_that_is_read_again_keeps_its_name(write):
+    folder = write({"again.py": "from attacks import register\n@register\nclass Mine:\n    name = 'read_again'\n"})
+    try:
+        for _ in range(2):
+            load_object(f"{folder}/again.py:Mine", "attack")
+    finally:
+        del ATTACKS["read_again"]
