@@ -125,7 +125,7 @@ def features_line(good: pd.DataFrame) -> str:
     return (
         f"the features (what the network makes of an image) of {row.num_features:.0f}{of} images of "
         f"{whose(row.client)} are in the hands of {viewer(row.threat_model)} in round {row['round']} by "
-        f"{row.attack!r}: they were not checked against a truth; a stronger attack may invert them"
+        f"{row.attack!r}: features are never compared with a truth; a stronger attack may invert them"
     )
 
 
@@ -174,16 +174,18 @@ def sentence(text: str) -> str:
 
 class Remedy(NamedTuple):
     """A defense in our benchmark (docs/records/defenses.md), against the server. left: share of the images for the
-    strongest attack. auc: of membership. Both are 1.00 undefended. points: percentage points that accuracy gains."""
+    strongest attack. auc: of membership. Both are 1.00 undefended. points: percentage points that accuracy gains.
+    of: what a row with options of its own is."""
 
     left: float
     auc: float
     points: float
     epsilon: str = ""
+    of: str = ""
 
 
 REMEDIES = {
-    "personal_first": Remedy(0.02, 1.0, -1.2),
+    "personal_first": Remedy(0.02, 1.0, -1.2, of="`personal_layers` of the first layer"),
     "random_k": Remedy(0.60, 0.71, -0.3),
     "power_sgd": Remedy(0.01, 0.67, -7.7),
     "dp_sgd": Remedy(0.0, 0.53, -73.7, "5.4"),
@@ -212,6 +214,6 @@ def remedies(exposed: Sequence[str]) -> list[str]:
 
 
 def _costs(defense: str, members: bool) -> str:
-    left, auc, costs, epsilon = REMEDIES[defense]
+    left, auc, costs, epsilon, of = REMEDIES[defense]
     points, promise = f"{costs:+.1f}".replace("-", "−"), f", ε {epsilon}" if epsilon else ""
-    return f"`{defense}` {auc if members else left:.2f} at {points} points of accuracy{promise}"
+    return f"{of or f'`{defense}`'} {auc if members else left:.2f} at {points} points of accuracy{promise}"

@@ -253,7 +253,8 @@ def interruptible(display: Display) -> Iterator[None]:
         for one in before:
             signal.signal(one, lambda again, frame: os._exit(128 + again))
         display.stop()
-        print_error("interrupted; what is over is kept, and `fedspill report` shows it. This goes on from here:")
+        print_error("interrupted; what is over is kept, and `fedspill report` shows it")
+        print_error("this goes on; a run begins the setting that was under way again from its first round:")
         print(f"  {command_again()}", file=sys.stderr, flush=True)
         os._exit(128 + signum)
 
