@@ -28,10 +28,10 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
 
     scored: whether the truth is known. best, measure: the largest count of private images, and its column. share:
     `best` over the private images, 0 if chance explains as many; without the truth, over the images that the update
-    shows. chance: if `share` is 0, the largest count that chance explains. explained: by what, the `floor`, the
-    `classes` or `others`, who lose as many. sure: whether the images are vouched for. tells_members: whether the AUC is
-    above chance. tells_candidates: whether more candidates are told to be members than chance explains. setting: the
-    point of a sweep or the defense, in words.
+    shows, or that the client reports where the attack did not count them. chance: if `share` is 0, the largest count
+    that chance explains. explained: by what, the `floor`, the `classes` or `others`, who lose as many. sure: whether
+    the images are vouched for. tells_members: whether the AUC is above chance. tells_candidates: whether more
+    candidates are told to be members than chance explains. setting: the point of a sweep or the defense, in words.
     """
     return _judged(about_private(leakage))
 
@@ -54,7 +54,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     likely = likely_right(rows)
     found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(likely, 0.0)
     best = counts.max(axis=1).where(rows.scored, found)
-    of = rows.num_private.where(rows.scored, rows.num_inferred)
+    of = rows.num_private.where(rows.scored, rows.num_inferred.fillna(rows.num_private))
     share = (best / of.where(of > 0)).clip(upper=1.0).fillna(0.0)
     low = rows.membership_auc_low.fillna(rows.membership_auc)
     measure, most = (found.idxmax(axis=1) if len(rows) else pd.Series(dtype="object") for found in (counts, plain))

@@ -212,6 +212,14 @@ def test_without_the_truth_images_that_passed_a_test_against_decoys_count_whatev
     assert verdict(table(none)).level == "nothing shown"
 
 
+def test_without_the_truth_images_count_where_the_client_reports_how_many_it_has():
+    """An attack that was told the number does not infer it."""
+    blind = dict.fromkeys(["recovered", "held", "leakage", "num_inferred"], np.nan) | {"num_private": 8}
+    one = blind | {"num_reconstructed": 1, "num_vouched": 1, "relative_residual": 1e-5, "num_features": 8}
+    found = verdict(table(one, blind | {"client": 1, "num_reconstructed": 0, "num_features": 8}))
+    assert found.level == "partly exposed" and "the server finds 1 image (very likely right" in found.headline
+
+
 def test_without_the_truth_images_that_explain_the_update_stand_before_more_that_do_not():
     """24 exact images of span's, and 48 of ntk's that leave a third of the update: those were noise."""
     blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan) | {"num_inferred": 24}
