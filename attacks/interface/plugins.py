@@ -69,8 +69,9 @@ class Registry(dict[str, Part]):
         """Add a part under its name. Raises InputError where another class has it, whose rows would be of this one."""
         there = self.get(name)
         if there is not None and _origin(there) != _origin(part):
-            other = ".".join(_origin(there))
-            raise InputError(f"{self.kind} {_origin(part)[1]}: the name {name!r} is that of {other}: choose another")
+            own, other = (getattr(one, "__qualname__", str(one)) for one in (part, there))
+            other = f"{getattr(there, '__module__', '')}.{other}"
+            raise InputError(f"{self.kind} {own}: the name {name!r} is that of {other}: choose another")
         self[name] = part
 
     def known(self) -> list[str]:
@@ -100,8 +101,10 @@ class Registry(dict[str, Part]):
 
 
 def _origin(part: object) -> tuple[str, str]:
-    """The module and the name of a class, which stay where its file is read again."""
-    return str(getattr(part, "__module__", "")), str(getattr(part, "__qualname__", part))
+    """The file, else the module, and the name of a class: they stay where it is read again, by whatever path."""
+    codes = [value.__code__ for value in vars(part).values() if hasattr(value, "__code__")]
+    files = [code.co_filename for code in codes if not code.co_filename.startswith(GENERATED)]
+    return (files or [str(getattr(part, "__module__", ""))])[0], str(getattr(part, "__qualname__", part))
 
 
 def subclass_of(base: type) -> Callable[[object], Any]:

@@ -7,7 +7,6 @@ import pytest
 from attacks import InputError
 from attacks.interface.plugins import load_object
 from attacks.library import ATTACKS
-from clients.defenses.base import DEFENSES
 
 
 @pytest.fixture
@@ -60,12 +59,11 @@ def test_what_cannot_be_imported_is_one_line_with_the_remedy(write):
 
 def test_a_name_that_another_class_has_is_refused(write):
     """Else rows of the built-in attack would be of this one, in the processes that have loaded it."""
-    for registry, base, name in ((ATTACKS, "attacks", "span"), (DEFENSES, "clients.defenses", "clipping")):
-        text = f"from {base}.base import register\n@register\nclass Mine:\n    name = {name!r}\n"
-        folder, before = write({f"clash_{name}.py": text}), registry.find(name)
-        with pytest.raises(InputError, match=f"Mine: the name '{name}' is that of {base}.*: choose another"):
-            load_object(f"{folder}/clash_{name}.py:Mine", registry.kind)
-        assert registry[name] is before
+    text = "from attacks.base import register\n@register\nclass Mine:\n    name = 'span'\n"
+    folder, before = write({"clash.py": text}), ATTACKS.find("span")
+    with pytest.raises(InputError, match=r"Mine: the name 'span' is that of attacks.*: choose another"):
+        load_object(f"{folder}/clash.py:Mine", "attack")
+    assert ATTACKS["span"] is before
 
 
 def test_a_file_that_is_read_again_keeps_its_name(write):

@@ -1,4 +1,8 @@
+import pytest
+
+from attacks import InputError
 from clients.defenses import Encoding
+from clients.defenses.base import DEFENSES, register
 from tests.clients.defenses.parts import context, make
 
 
@@ -15,3 +19,13 @@ def test_what_travels():
     assert encoded("quantization") == 1000
     assert encoded("top_k", "quantization") == 100 * 5
     assert encoded("top_k", "noise") == 4000  # noise fills the zeros
+
+
+def test_a_name_that_another_defense_has_is_refused():
+    class Mine:
+        name = "clipping"
+
+    before = DEFENSES.find("clipping")
+    with pytest.raises(InputError, match=r"Mine: the name 'clipping' is that of clients.defenses.*: choose another"):
+        register(Mine)
+    assert DEFENSES["clipping"] is before
