@@ -44,9 +44,10 @@ def exact_convolutions() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_subnormals() -> Iterator[None]:
-    """Let this thread's processor take numbers below 1e-38 for zero, as GPUs do in most kernels.
+    """Let this thread take subnormal numbers, in float32 those below 1e-38, for zero.
 
-    Those that softplus and its derivative leave behind shut units make `ntk` two to three times as slow.
+    Processors compute slowly with them, and softplus leaves many behind shut units: `ntk` takes up to three times as
+    long (docs/records/benchmarks.md).
     """
     before = not torch.tensor(1e-40).mul(1.0).any()  # torch does not tell
     torch.set_flush_denormal(True)
