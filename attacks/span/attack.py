@@ -10,8 +10,8 @@ This file chooses the variant for a network and runs it, round by round where ne
     stages.py          what every variant does: read, search, accept, report; the types handed from one to the next
     variants/          the variants: pixels, where linear layers start at the images (read this one first);
                        one_hidden, where there is no second hidden layer; features, where they follow a convolutional
-                       body; frozen_body, where only a head is trained; maps, where convolutions tell what they were
-                       fed, in pairs or alone; patch_embedding, for vision transformers
+                       body; frozen_body, where only a head is trained; maps, where pairs of convolutions tell what
+                       they were fed; vectors, where single ones do; patch_embedding, for vision transformers
     evidence/          read: layers (the first two layers' updates, without weight decay), known_defense (without what
                        is known of a defense), pixel_evidence (the number of images and the regime of the update)
     search/            search: problems (ρ, lowest at private images), descent (of many points at once), candidates
@@ -20,7 +20,8 @@ This file chooses the variant for a network and runs it, round by round where ne
     acceptance.py      accept: as a set, one by one, or fitted in noise
     feature_space/     the same stages for features: network, update, inversion to pixels, search;
                        for a client of one pooled_layers and single_image
-    maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels
+    maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
+                       for what single ones were fed projections and places
     joining.py         one result of several, and a joint polish of images and duals
     thresholds.py      every tuned constant, and what it was tuned on
 """
@@ -44,10 +45,11 @@ from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
-from attacks.span.variants.maps import MapVariant, VectorVariant, map_networks_of, vector_layers_of
+from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.one_hidden import OneHiddenVariant
 from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
+from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.private_set import infer_pixel_mean
 
 SomeVariant = (
@@ -131,7 +133,7 @@ class SpanAttack(SearchOptions, Attack):
             if patches is not None:
                 return PatchVariant(observation, patches)
             if fed := vector_layers_of(observation):
-                return VectorVariant(observation, fed)
+                return VectorVariant(observation, knowledge, fed)
             layers_of_pixels = linear_layers_of(observation)
             variant = OneHiddenVariant if len(layers_of_pixels.weights) == 2 else PixelVariant
             return variant.of(observation, knowledge, self, layers_of_pixels)

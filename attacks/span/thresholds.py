@@ -293,8 +293,10 @@ class CONE(Thresholds):
     null: float = 0.01  # of what zeros leave of any other point: the most that they may leave of a vertex
     null_unpeeled: float = 0.03  # the same before other images are taken out, where no signal certifies: noise is less
     leverage: float = 0.9  # of a zero among all, up to which a vertex needs none: 1 where it falls without it
+    null_without_one: float = 0.06  # what they leave without the zero that tells most, where more than they certify
     negative: float = 0.01  # of the largest entry, up to which entries of private features may be negative
     same: float = 0.998  # cosine above which two vertices are one
+    same_vector: float = 0.9999  # the same of pixels of maps, of which neighbours are much alike
     silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
     silent_gap: float = 0.03  # of the next singular value, up to which a signal is told among what vertices leave
     moved: float = 0.01  # of a unit vector of the columns that are left: a unit below it moved by noise
@@ -407,6 +409,31 @@ class MAP_SEARCH(Thresholds):
     accepting_share: float = 0.05  # of the decoys' median ρ, below which a candidate is accepted
     decoys: int = 200  # images that are no private ones
     ridge: float = 1e-3  # of the mean square, in the regression of how maps moved
+
+
+class PLACES(Thresholds):
+    """Which vector of a projection lies where (`attacks.span.maps.places`)."""
+
+    decoys: int = 1000  # images of nobody, from which neighbours are learned
+    most_places: int = 25  # of a map: every two of them are swapped
+    most_entries: int = 200_000_000  # of what the depthwise convolution saw of the decoys: 0.8 GB
+    line: float = 1e-3  # of maps, what a ReLU's line may leave of them
+    alone: float = 1e-2  # of the spread of outputs, by which places that are alone may differ in rounding
+    left_by_lengths: float = 0.05  # of the bias's update, up to which lengths are believed
+    apart: float = 2.0  # times the farthest error of an image: the nearest one of the next image
+    pixel_axes: int = 60  # of a pixel of the map, by which it tells what was around it
+    map_axes: int = 30  # of a pixel in the Gaussian of whole maps
+    ridge: float = 1e-3  # of a mean square, in the regression and in the Gaussian
+    shrunk: float = 0.05  # of the covariance of whole maps, to that of places by themselves
+    noise_draws: int = 400  # sums of what the regression misses
+    noise_axes: int = 256  # along which that noise is not the same
+    starts: int = 200  # random arrangements
+    kept: int = 40  # of those the Gaussian leads to
+    ends: int = 12  # from which the joint search starts
+    gain: float = 1e-3  # nats by which a better arrangement is better
+    alike: float = 0.05  # of a map's length, by which another arrangement makes another map
+    margin: float = 3.0  # nats by which an arrangement has to be likelier than every other
+    most_misfit: float = 10.0  # in units of the noise: 3 to 7 of photographs, 18 to 25 of digits and noise
 
 
 class POLISH(Thresholds):

@@ -24,7 +24,7 @@ Once all signals are known, all features follow by solving Δ = Σ_i δ_i [h_i; 
 nor even right, to give its signal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,23 +60,39 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
     return _stacked(features, factors.rows.shape[1] - 1, factors), factors.rows.new_tensor(shares)
 
 
-def cone_vectors(rows: Tensor, generator: torch.Generator) -> Tensor:
-    """Private vectors (F, D), F ≤ R, of a layer that no ReLU follows: vertices that their zeros alone certify.
+def cone_vectors(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+    """(vectors (F, D), F ≤ R, how many of them, the first ones, are certified) of a layer that no ReLU follows.
 
     rows: (R, D + 1), an orthonormal basis of the update [ΔW | Δb], or of ΔW with the sums of the rows behind: the last
-    entry of a point gives a vertex its scale. An objective orthogonal to everything found is zero there, so that its
-    minimum is another vertex.
+    entry of a point gives a vertex its scale. Zeros certify a vertex that is pinned; the others are those that stay
+    one without any of their zeros, mixtures among them.
     """
-    found, barren = rows.new_zeros(0, rows.shape[1] - 1), 0
+
+    def certified(vertex: Tensor) -> bool:
+        return _is_pinned(rows.T, vertex)
+
+    def likely(vertex: Tensor) -> bool:
+        return _left_without_one(rows.T, vertex) < CONE.null_without_one
+
+    found = _nonnegative_vertices(rows, rows.new_zeros(0, rows.shape[1] - 1), certified, generator)
+    every = _nonnegative_vertices(rows, found, likely, generator) if len(found) > 0 else found
+    return every.clamp_min(0), len(found)
+
+
+def _nonnegative_vertices(
+    rows: Tensor, found: Tensor, passes: Callable[[Tensor], bool], generator: torch.Generator
+) -> Tensor:
+    """Those found (F, D), and further ones that pass a test. An objective orthogonal to everything found is zero
+    there, so that its minimum is another vertex."""
+    barren = 0
     while len(found) < len(rows) and barren < CONE.barren:
         barren += 1
         for vertex in _vertices(rows, generator, found):
-            if _is_nonnegative(vertex) and _is_pinned(rows.T, vertex):
-                alike = torch.cosine_similarity(vertex[None], found)
-                if not bool((alike > CONE.same).any()):
+            if _is_nonnegative(vertex) and passes(vertex):
+                if not bool((torch.cosine_similarity(vertex[None], found) > CONE.same_vector).any()):
                     found, barren = torch.cat([found, vertex[None]]), 0
                 break
-    return found.clamp_min(0)
+    return found
 
 
 @dataclass
@@ -292,6 +308,15 @@ def _is_pinned(basis: Tensor, vertex: Tensor) -> bool:
         return zeros.shape[1] == 1
     leverage = torch.linalg.svd(zeros, full_matrices=False)[0][:, :-1].square().sum(1)
     return _left_by_zeros(basis, vertex) < CONE.null and bool(leverage.max() < CONE.leverage)
+
+
+def _left_without_one(basis: Tensor, vertex: Tensor) -> float:
+    """What the zeros of a vertex (D,) leave of it, as `_left_by_zeros`, without the one that tells most of it."""
+    zeros = _zeros(basis, vertex)
+    if len(zeros) <= zeros.shape[1] or zeros.shape[1] == 1:
+        return 1.0 if zeros.shape[1] > 1 else 0.0
+    leverage = torch.linalg.svd(zeros, full_matrices=False)[0][:, :-1].square().sum(1).max()
+    return _left_by_zeros(basis, vertex) / float((1 - leverage).clamp_min(SMALLEST_VALUE).sqrt())
 
 
 def _left_by_zeros(basis: Tensor, vertex: Tensor) -> float:

@@ -76,7 +76,7 @@ class MapNetwork:
                 maps = torch.func.functional_call(self.model.get_submodule(name), own, (maps,))
             return maps.relu() if self.rectified else maps
         image = maps.new_zeros(1, *self.image_shape)
-        with _fed(self.model.get_submodule(self.first), maps):
+        with feeding(self.model.get_submodule(self.first), maps):
             return _run(self.model, state, image, self.second)
 
     def cost(self) -> float:
@@ -159,7 +159,7 @@ def _behind(pair: MapNetwork, image: Tensor, calls: dict[str, tuple[Tensor, Tens
     later = names[names.index(pair.first) + 1 :]
     ways = []
     for other in (image, image.flip(3) + 1):
-        with _fed(pair.model.get_submodule(pair.first), maps):
+        with feeding(pair.model.get_submodule(pair.first), maps):
             ways.append(_way(pair.model, other, later, PROBES))
     one, two = ways
     if one is None or two is None or one[0] != two[0] or not torch.allclose(one[1], two[1], atol=1e-5):
@@ -206,7 +206,7 @@ def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) ->
     return (tuple(seen), last[0]) if last else None
 
 
-def _fed(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:
+def feeding(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:
     """Within it the layer is fed `maps`, whatever reaches it."""
     return watched({"": layer}, lambda name: lambda module, inputs: (maps, *inputs[1:]), before=True)
 

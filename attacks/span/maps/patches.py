@@ -32,9 +32,9 @@ class PatchSpan:
     @classmethod
     def of(cls, layer: nn.Conv2d, rows: Tensor, size: tuple[int, int], differences: bool = False) -> "PatchSpan":
         """rows: (G, R, D), orthonormal ones for each group, D = C / G · k · k. size: (H, W) of the layer's input."""
-        geometry, ones = _geometry(layer), rows.new_ones(1, 1, *size)
+        sides, ones = geometry(layer), rows.new_ones(1, 1, *size)
         filters = rows.reshape(-1, *layer.weight.shape[1:]).contiguous()
-        return cls(layer, filters, F.fold(F.unfold(ones, *geometry), size, *geometry), differences)
+        return cls(layer, filters, F.fold(F.unfold(ones, *sides), size, *sides), differences)
 
     def to(self, dtype: torch.dtype) -> "PatchSpan":
         """The same in another precision."""
@@ -60,7 +60,7 @@ class PatchSpan:
         left = self._adjoint(inside).neg_().addcmul_(maps, self.multiplicity)  # in place: maps take 100 MB and more
         if self.differences:
             patch = self._mean_patch(maps)[:, :, None].expand(-1, -1, math.prod(inside.shape[2:]))
-            left = left - F.fold(patch, (maps.shape[2], maps.shape[3]), *_geometry(self.layer))
+            left = left - F.fold(patch, (maps.shape[2], maps.shape[3]), *geometry(self.layer))
         return left
 
     @property
@@ -70,11 +70,11 @@ class PatchSpan:
 
     def _mean_patch(self, maps: Tensor) -> Tensor:
         """The mean of a map's patches, (M, C·k·k)."""
-        return F.unfold(maps, *_geometry(self.layer)).mean(2)
+        return F.unfold(maps, *geometry(self.layer)).mean(2)
 
     def _adjoint(self, coefficients: Tensor) -> Tensor:
         """Σ_p U_pᵀ Σ_r c_rp r (M, C, H, W) of coefficients c (M, G·R, H', W')."""
-        window, spread, padding, stride = _geometry(self.layer)
+        window, spread, padding, stride = geometry(self.layer)
         sides = zip(self.multiplicity.shape[2:], coefficients.shape[2:], window, spread, padding, stride, strict=True)
         # a stride leaves the last rows and columns of a map out where they fill no window
         unseen = [full - ((n - 1) * step - 2 * zeros + d * (k - 1) + 1) for full, n, k, d, zeros, step in sides]
@@ -85,7 +85,7 @@ class PatchSpan:
 Pair = tuple[int, int]
 
 
-def _geometry(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
+def geometry(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
     """(kernel, dilation, padding, stride) as `unfold` and `fold` take them; no padding is called by a name here."""
     pairs = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     return cast(tuple[Pair, Pair, Pair, Pair], pairs)

@@ -4,9 +4,7 @@ The update of a convolution spans the patches of the maps that it was fed, the u
 from mixtures (`attacks.span.maps`). Maps are the proof and are returned as such; an image is what descent through the
 layers in front of them makes of a map, and is returned where its map determines it.
 
-Where no pair tells maps (`VectorVariant`: a bottleneck without ReLU between the two, as in a MobileNet, or shortcuts),
-any single convolution behind a ReLU still gives up the vectors that it was fed, its patches or pixels of maps, as
-vertices of a cone (`attacks.span.feature_space.cone`). They are returned without their places in the image.
+Where no pair tells maps, single convolutions still give up what they were fed (`attacks.span.variants.vectors`).
 """
 
 import math
@@ -19,15 +17,13 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.probing import evaluating
-from attacks.span.feature_space.cone import cone_vectors
 from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
-from attacks.span.maps.network import MapNetwork, VectorLayer, find_map_networks, find_vector_layers
+from attacks.span.maps.network import MapNetwork, find_map_networks
 from attacks.span.maps.search import MapCandidates, find_maps
-from attacks.span.maps.update import MapUpdate, at_parameters_sent, patch_rank, read_update
-from attacks.span.stages import Acceptance, Refusal, RoundsApart, Variant
-from attacks.span.thresholds import CONE, MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
-from attacks.update.spectrum import Spectrum, layer_update
+from attacks.span.maps.update import MapUpdate, at_parameters_sent, read_update
+from attacks.span.stages import Acceptance, RoundsApart, Variant
+from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
+from attacks.span.variants.vectors import VectorVariant, has_features, vector_layers_of
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,12 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         """Maps and images; where a pair does not show N, or gives no map, the vectors of single convolutions."""
         layers = vector_layers_of(self.observation)
         if layers and not self._update.single_step:
-            found = VectorVariant(self.observation, layers).attack(generator, progress)
-            return found if _has_features(found) else super().attack(generator, progress)
+            found = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
+            return found if has_features(found) else super().attack(generator, progress)
         found = super().attack(generator, progress)
-        if layers and not _has_features(found):
-            vectors = VectorVariant(self.observation, layers).attack(generator, progress)
-            return vectors if _has_features(vectors) else found
+        if layers and not has_features(found):
+            vectors = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
+            return vectors if has_features(vectors) else found
         return found
 
     def read(self, generator: torch.Generator) -> MapUpdate:
@@ -186,106 +182,3 @@ def map_networks_of(observation: Observation) -> tuple[MapNetwork, ...]:
     trained = set(observation.trainable)
     pairs = find_map_networks(observation.model, observation.input_shape)
     return tuple(pair for pair in pairs if {f"{pair.first}.weight", f"{pair.second}.weight"} <= trained)
-
-
-@dataclass(frozen=True)
-class VectorUpdate:
-    """Layers whose updates show how many vectors they were fed. rows: of each, (R, D + 1), as `cone_vectors` takes
-    them. count: N, which all of them show; None where there are none."""
-
-    layers: tuple[VectorLayer, ...]
-    rows: tuple[Tensor, ...]
-    count: int | None
-    most_images: int
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """Why there is nothing to search."""
-        if self.count is not None:
-            return None
-        return Refusal(
-            "nothing returned: no convolution behind a ReLU has an update whose rank is that of whole images, as after "
-            f"one step of SGD on at most {self.most_images} images ('ntk' needs no such rank)"
-        )
-
-
-@dataclass(frozen=True)
-class VectorVariant(Variant[VectorUpdate, tuple[Tensor, ...]]):
-    """Private vectors of single convolutions behind a ReLU after one step of SGD, without their places in an image.
-
-    Only the first round whose update is not zero is used. Nothing has to be known. The result holds those of the layer
-    that gave up the largest share; where it has no bias, their sums are 1.
-    """
-
-    observation: Observation
-    layers: tuple[VectorLayer, ...]
-
-    def read(self, generator: torch.Generator) -> VectorUpdate:
-        """The rows of every layer whose rank is that of whole images, and the same number as most of them."""
-        observation, warnings = self.observation.one_round()
-        delta = observation.delta()
-        _, final = observation.pairs[0]
-        shown: dict[int, list[tuple[VectorLayer, Tensor]]] = {}
-        for layer in self.layers:
-            update = layer_update(delta, layer.name)
-            spectrum = Spectrum.of(update)
-            rank = patch_rank(spectrum, final[f"{layer.name}.weight"].to(update.device, torch.float32))
-            # signals that depend on one another leave sums of vectors, nonnegative ones too: a rank that is not whole
-            if 0 < rank < layer.most_rank and rank % layer.positions == 0:
-                rows = spectrum.vectors[:rank]
-                if update.shape[1] == layer.module.weight[0].numel():
-                    rows = torch.cat([rows, rows.sum(1, keepdim=True)], 1)
-                shown.setdefault(rank // layer.positions, []).append((layer, rows))
-        most = max((layer.most_rank - 1) // layer.positions for layer in self.layers)
-        if not shown:
-            return VectorUpdate((), (), None, most, warnings)
-        count = max(shown, key=lambda number: len(shown[number]))
-        layers, spans = zip(*shown[count], strict=True)
-        return VectorUpdate(layers, spans, count, most, warnings)
-
-    def search(self, evidence: VectorUpdate, generator: torch.Generator, progress: Progress) -> tuple[Tensor, ...]:
-        """The vectors of every layer."""
-        found = list[Tensor]()
-        for done, rows in enumerate(evidence.rows):
-            progress(done, len(evidence.rows), math.nan)
-            found.append(cone_vectors(rows, generator))
-        return tuple(found)
-
-    def accept(self, evidence: VectorUpdate, candidates: tuple[Tensor, ...], generator: torch.Generator) -> Acceptance:
-        """The vectors of the layer that gave up the largest share, the more of them the better."""
-        shares = [(len(one) / len(rows), len(one)) for one, rows in zip(candidates, evidence.rows, strict=True)]
-        best = max(range(len(shares)), key=shares.__getitem__)
-        layer, vectors = evidence.layers[best], candidates[best]
-        counts = {
-            f"vectors_{one.name}": float(len(part)) for one, part in zip(evidence.layers, candidates, strict=True)
-        }
-        facts: Facts = {**constants_of(CONE), **counts, "layer": layer.name, "rank": float(len(evidence.rows[best]))}
-        nothing = vectors.new_zeros(0)
-        said = f"{len(vectors)} of {len(evidence.rows[best])} vectors that {layer.name!r} was fed are certified"
-        reason = f"no image is returned: {said}, but not where in an image they belong"
-        return Acceptance(nothing, nothing, reason, facts=facts, features=vectors.float())
-
-    def report(self, evidence: VectorUpdate, acceptance: Acceptance) -> Reconstruction:
-        """No images, and the vectors as features."""
-        return Reconstruction(
-            images=torch.zeros(0, *self.observation.input_shape),
-            residual=torch.zeros(0),
-            features=acceptance.features,
-            num_inferred=evidence.count,
-            warnings=(*evidence.warnings, acceptance.reason or ""),
-            facts=acceptance.facts,
-        )
-
-
-def _has_features(found: Reconstruction | RoundsApart) -> bool:
-    """Whether a result has maps or vectors."""
-    return isinstance(found, Reconstruction) and found.features is not None and len(found.features) > 0
-
-
-def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
-    """The convolutions behind a ReLU that were trained and may tell the vectors they are fed."""
-    trained = set(observation.trainable)
-    with evaluating(observation.model), torch.no_grad():
-        found = find_vector_layers(observation.model, observation.input_shape)
-    return tuple(layer for layer in found if f"{layer.name}.weight" in trained)

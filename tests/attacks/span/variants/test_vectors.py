@@ -2,10 +2,10 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize, unfold
 
-from attacks import Observation
+from attacks import Knowledge, Observation
 from attacks.span.maps.network import find_map_networks
 from attacks.span.maps.update import patch_rank
-from attacks.span.variants.maps import VectorVariant, vector_layers_of
+from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.spectrum import Spectrum
 from tests.attacks.span.maps.networks import SHAPE, trained
 
@@ -26,7 +26,7 @@ def client(model, count, steps=1):
 
 
 def attacked(observation):
-    variant = VectorVariant(observation, vector_layers_of(observation))
+    variant = VectorVariant(observation, Knowledge(), vector_layers_of(observation))
     return variant.attack(torch.Generator().manual_seed(0), lambda *done: None)
 
 
