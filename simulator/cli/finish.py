@@ -9,7 +9,7 @@ import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
-from simulator.reports.benchmark_advice import advice, learned
+from simulator.reports.benchmark_advice import advice, learned, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
@@ -58,7 +58,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
         out.print(in_letters(equal_utility_grid(equal), out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
-    data |= {"advice": advice(table)}
+    data |= {"advice": advice(table, untrained(record.utility))}
     for line in data["advice"]:
         say(line)
     return Answer(data, error_of(record.leakage, shown.limits))
