@@ -213,7 +213,8 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 
 
 def _not_tried(rows: pd.DataFrame) -> list[str]:
-    """Name our attacks and threat models without a row. An attack under another label counts by the name in it."""
+    """Name our attacks and threat models without a row, and attacks told the defense where there is one. An attack
+    under another label counts by the name in it."""
     labels = " ".join(map(str, rows.attack.unique()))
     ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
     attacks = [name for name in ours if name not in labels]
@@ -221,6 +222,8 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
     views = [name for name in THREAT_MODELS if name not in seen and "_" not in name]
     lines = [f"attack{'s' * (len(attacks) > 1)} {listed(attacks)}"] if attacks else []
     lines += [f"threat model{'s' * (len(views) > 1)} {listed(views)}"] if views else []
+    if (rows.defense.fillna("none") != "none").any() and not rows.adaptive.eq(True).any():
+        lines.append("an attack told the defense (`adaptive: true`, where there is anything to tell)")
     return [f"not tried: {'; '.join(lines)}"] if lines else []
 
 

@@ -163,6 +163,9 @@ def test_what_was_not_tried_failed_or_ran_out_of_time_is_said_with_its_reason():
     )
     assert verdict(rows).of("broke") == [broke]
     assert "Not tried: attacks gradient_matching and kkt; threat models observer and history." in said
+    told, alike = "an attack told the defense (`adaptive: true`", {"defense": "noise"}
+    assert told not in str(said) and told in str(verdict(table(alike)).of("caveats"))
+    assert told not in str(verdict(table(alike, alike | {"adaptive": True})).of("caveats"))
 
 
 @pytest.mark.parametrize("rows", [[], [{"status": "failed", "detail": "out of cheese"}]])
