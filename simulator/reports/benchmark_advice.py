@@ -1,7 +1,7 @@
 """Sum up a benchmark in sentences: which defense, at which cost in accuracy, against which attacker, how sure.
 
 A defense under which nothing was learned hides images for that reason, and is named apart. An attack has the images
-that it returns and those that it holds, whether it vouches for them or not.
+that it returns and those that it holds back.
 """
 
 import pandas as pd

@@ -29,7 +29,7 @@ FLOOR = (
 )
 FOUND = (
     f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, or less than {TESTED:.0%} where "
-    "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
+    "they passed the attack's own test; doubtful: others. Nobody compared them with the truth."
 )
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "

@@ -70,7 +70,7 @@ class Verdict:
     """The meaning of a table.
 
     level: "exposed" if an attack has at least half of the private images of some client; "partly exposed" if it has
-    fewer, images that it would not vouch for or features alone, or if the update tells members from others or counts of
+    fewer, images that it held back or features alone, or if the update tells members from others or counts of
     classes; "nothing shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing
     was shown and an exception left some attack without any result.
     headline: one sentence.
@@ -282,7 +282,7 @@ def _how_sure(row: pd.Series) -> str:
     """Say how sure images are without the truth, by the attack's own test and by the share that they explain."""
     left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
     if row.num_vouched > 0 and row.sure:
-        passed = "very likely right: they passed the attack's test against decoys"
+        passed = "very likely right: they passed the attack's own test"
         return f"{passed} and {left}" if left else passed
     if not left:
         return "how sure is not known: the true images are not"
@@ -357,19 +357,19 @@ def _some(names: list[str]) -> str:
 
 
 def _held(good: pd.DataFrame) -> str:
-    """Say which images are among the candidates that an attack would not vouch for."""
+    """Say which images an attack held back."""
     doubted = (good.held - good.recovered).where(good.scored)
     if not (doubted > 0).any():
         if good.scored.any() or not (good.num_held > 0).any():
             return ""
         row = good.loc[good.num_held.idxmax()]
-        more = counted(row.num_held, "further candidate")
-        return f"attack {row.attack!r} has {more} of {whose(row.client)} that it would not vouch for"
+        more = counted(row.num_held, "image")
+        return f"attack {row.attack!r} held back {more} of {whose(row.client)}, as it was not sure of them"
     row = good.loc[doubted.idxmax()]
     return (
-        f"attack {row.attack!r} has {row.held:.0f} of {row.num_private:.0f} images of {whose(row.client)} in round "
-        f"{row['round']} among its candidates and returned {row.recovered:.0f}: the others it would not vouch for, "
-        "which keeps them out of its result, not out of the attacker's hands"
+        f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)} in "
+        f"round {row['round']} and held back {row.held - row.recovered:.0f} that it was not sure of: the attacker has "
+        f"{row.held:.0f}"
     )
 
 
@@ -382,8 +382,7 @@ def _up_to(good: pd.DataFrame) -> str:
     vouches = row.attack in ATTACKS and ATTACKS[row.attack].vouches  # others miss the brightness by themselves
     wrong = vouches and row.recovered < MOSTLY * row.recovered_affine and "pixel_mean" in str(row.knowledge)
     return (
-        f"up to brightness and contrast, {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
-        f"{whose(row.client)} are recovered in round {row['round']} by {row.attack!r}, of which {row.recovered:.0f} "
-        "also have the true brightness: an eye knows them all"
+        f"in round {row['round']} {row.attack!r} has {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
+        f"{whose(row.client)} up to brightness and contrast, {row.recovered:.0f} as they are: an eye knows them all"
         + ("; a wrong mean or deviation does just that: are --mean and --std right?" if wrong else "")
     )

@@ -123,9 +123,9 @@ def features_line(good: pd.DataFrame) -> str:
     row = rows.loc[rows.num_features.idxmax()]
     of = "" if pd.isna(row.num_private) else f" of {row.num_private:.0f}"
     return (
-        f"the features (what the network makes of an image) of {row.num_features:.0f}{of} images of "
-        f"{whose(row.client)} are in the hands of {viewer(row.threat_model)} in round {row['round']} by "
-        f"{row.attack!r}: features are never compared with a truth; a stronger attack may invert them"
+        f"{viewer(row.threat_model)} has the features (what the network makes of an image) of "
+        f"{row.num_features:.0f}{of} images of {whose(row.client)} in round {row['round']} by {row.attack!r}: nobody "
+        "checked them; a stronger attack may turn them into images"
     )
 
 

@@ -114,7 +114,8 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
         table({"num_reconstructed": 0, "held": 5, "detail": "nothing returned: no candidate has ρ below 0.1"})
     )
     assert found.level == "partly exposed"
-    assert any("has 5 of 8 images" in line and "would not vouch for" in line for line in found.of(*FOUND))
+    held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
+    assert f"{held}attacker has 5." in found.of("shown")
     assert any("gave up in 1 of 1 attack," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
 
 
@@ -132,7 +133,7 @@ def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_t
     assert "recovers 66 of 72 private images, up to brightness and contrast (54 as they are), by" in found.headline
     both = "66 of 72 up to brightness and contrast (54 as they are)"
     assert any(both in line for line in found.of(*FOUND))
-    assert any("5 of 8 in candidates that the attack would not vouch for (3 returned)" in d for d in found.of(*FOUND))
+    assert any("5 of 8 counting those that the attack held back (3 returned)" in d for d in found.of(*FOUND))
     page = exposure_grid(rows)
     assert both in [cell for row in page.rows for cell in row]
 
@@ -205,7 +206,7 @@ def test_without_the_truth_images_that_passed_a_test_against_decoys_count_whatev
     ntk = blind | {"attack": "ntk", "num_inferred": 24, "num_reconstructed": 48, "relative_residual": 0.12}
     found = verdict(table(ntk, tested))
     assert found.level == "exposed" and "by attack 'span'" in found.headline
-    assert "very likely right: they passed the attack's test against decoys and leave 0.15" in found.headline
+    assert "very likely right: they passed the attack's own test and leave 0.15" in found.headline
     assert "Attack 'ntk' returned images that leave 0.12" in str(found.of(*FOUND))
     alone = verdict(table(ntk))
     assert alone.level == "nothing shown" and "The server has no sure image." in alone.of(*FOUND)
