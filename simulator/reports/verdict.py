@@ -73,7 +73,7 @@ class Verdict:
     fewer, images that it held back or features alone, or if the update tells members from others or counts of
     classes; "nothing shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing
     was shown and an exception left some attack without any result.
-    headline: one sentence.
+    headline: what is worst, and what the attack was told.
     statements: by kind, in the order of `TITLES`; of each kind the most telling first.
     """
 
@@ -246,7 +246,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
         subject = "All clients together are" if worst.client == ALL else f"Client {worst.client} is"
         return (
             f"{subject} exposed worst{in_this_setting(worst, good)}: in round {worst['round']} "
-            f"{viewer(worst.threat_model)} {_images(worst)} by attack {worst.attack!r}, {told(worst)}"
+            f"{viewer(worst.threat_model)} {_images(worst)}. The attack was {told(worst)}"
         )
     if "members" in exposed:
         return membership_headline(good, tested)
@@ -266,16 +266,17 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
 
 def _images(row: pd.Series) -> str:
     """Say what an attack has of a client's images, with a verb."""
+    by = f"by attack {row.attack!r}"
     if not row.scored:
         shows = ", which is a guess," if guessed(row) else " that the update shows"
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f}{shows}"
-        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)})"
+        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
     how = ""
     if row.measure in LOOSER and row.best > row.recovered:
         loosely, strictly = LOOSER[row.measure]
-        how = f", {loosely} ({row.recovered:.0f} {strictly}),"
-    return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')}{how}"
+        how = f", {loosely} ({row.recovered:.0f} {strictly})"
+    return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')} {by}{how}"
 
 
 def _how_sure(row: pd.Series) -> str:

@@ -37,8 +37,8 @@ def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
     found = verdict(table(recovered(2, client=0), recovered(7, client=2, round=3), recovered(1, client=1)))
     assert found.level == "exposed"
     assert found.headline == (
-        "Client 2 is exposed worst: in round 3 the server recovers 7 of its 8 private images by attack 'span', told "
-        "nothing but the mean and the range of the pixels, which every participant knows."
+        "Client 2 is exposed worst: in round 3 the server recovers 7 of its 8 private images by attack 'span'. The "
+        "attack was told nothing but the mean and the range of the pixels, which every participant knows."
     )
     assert "The server has images of 3 of 3 clients, at worst 7 of 8 from client 2 in round 3 by 'span'." in found.of(
         "shown", "tried"
@@ -114,6 +114,7 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
         table({"num_reconstructed": 0, "held": 5, "detail": "nothing returned: no candidate has ρ below 0.1"})
     )
     assert found.level == "partly exposed"
+    assert "by attack 'span', counting those that the attack held back (0 returned)." in found.headline
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert f"{held}attacker has 5." in found.of("shown")
     assert any("gave up in 1 of 1 attack," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
@@ -130,8 +131,9 @@ def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_t
     union = {"client": -1, "threat_model": "observer", "num_private": 72, "recovered": 54, "recovered_affine": 66}
     rows = table(union, recovered(3, held=5))
     found = verdict(rows)
-    assert "recovers 66 of 72 private images, up to brightness and contrast (54 as they are), by" in found.headline
-    both = "66 of 72 up to brightness and contrast (54 as they are)"
+    loosely = "up to brightness and contrast (54 as they are)"
+    assert f"recovers 66 of 72 private images by attack 'span', {loosely}. The attack was told" in found.headline
+    both = f"66 of 72 {loosely}"
     assert any(both in line for line in found.of(*FOUND))
     assert any("5 of 8 counting those that the attack held back (3 returned)" in d for d in found.of(*FOUND))
     page = exposure_grid(rows)
@@ -239,10 +241,7 @@ def test_without_the_truth_images_that_explain_the_update_stand_before_more_that
 def test_the_larger_of_recovered_and_recognized_is_quoted_with_its_name():
     found = verdict(table(recovered(1, recognized=7, null_recognized_p=0.01)))
     assert found.level == "exposed"
-    assert (
-        "recovers 7 of its 8 private images, up to what an eye overlooks (`recognized`) (1 as they are)"
-        in found.headline
-    )
+    assert "by attack 'span', up to what an eye overlooks (`recognized`) (1 as they are)." in found.headline
     same = verdict(table(recovered(7, recognized=7, null_recognized_p=0.01)))
     assert "recovers 7 of its 8 private images by attack" in same.headline
 
