@@ -13,7 +13,16 @@ from simulator.reports.benchmark_advice import advice, learned, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
-from simulator.reports.tables import BENCHMARK_LEGEND, defenses_grid, equal_utility_grid, in_letters, legend, untested
+from simulator.reports.tables import (
+    BENCHMARK_LEGEND,
+    Grid,
+    defenses_grid,
+    equal_utility_grid,
+    in_letters,
+    legend,
+    untested,
+    utility_of,
+)
 from simulator.reports.verdict import verdict
 from simulator.rundir.run import Run
 from simulator.terminal import print_error
@@ -39,7 +48,8 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
 
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
-    return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped)
+    costs = utility_of(found) if found.leakage.defense.nunique() > 1 else None
+    return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped, costs)
 
 
 def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
@@ -71,12 +81,21 @@ def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: S
     return Answer(answer_of(error.tables["leakage"], swept, run_dir, shown).data, error)
 
 
-def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown, stopped: str = "") -> Answer:
+def answer_of(
+    leakage: pd.DataFrame,
+    swept: list[str],
+    run_dir: Path,
+    shown: Shown,
+    stopped: str = "",
+    costs: Grid | None = None,
+) -> Answer:
     """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
-    stopped: the sentence of a run that did not finish."""
+    stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
     data = show_verdict(leakage, shown, stopped)
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
+    if costs is not None and costs.rows:
+        out.print(in_letters(costs, out.width), "")
     for line in granted_lines(leakage):
         out.print(line)
     blind = bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())

@@ -134,7 +134,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
         verdict=verdict(leakage, run.stopped),
         worst=worst,
         exposures=tables.exposure_grid(leakage),
-        utility=utility_of(run),
+        utility=tables.utility_of(run),
         charts=tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)),
         others=others,
         facts=facts_of(description),
@@ -172,14 +172,6 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Picture | None:
         return picture_of(run, row, most)
     except (InputError, OSError, LookupError) as error:
         say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(str(error))}")
-        return None
-
-
-def utility_of(run: Run) -> Grid | None:
-    """Make the table of utility; None if it was not measured, as in an audit."""
-    try:
-        return tables.utility_grid(run.utility, run.leakage)
-    except InputError:
         return None
 
 
