@@ -34,7 +34,7 @@ FOUND = (
     "they passed the attack's own test; doubtful: others. Nobody compared them with the truth."
 )
 BENCHMARK_LEGEND = (
-    "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
+    "recovered: of private images, by the attack that recovers most in the last attacked round (*: told the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that an attack "
     "would not return, of the one that holds most. accuracy: after that round, with the 95 % interval over seeds; ε: "
     "by then, against the row's threat model, of one record (r) or a whole client (c). kB: what a client sends in a "

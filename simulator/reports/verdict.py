@@ -368,9 +368,9 @@ def _held(good: pd.DataFrame) -> str:
         return f"attack {row.attack!r} held back {more} of {whose(row.client)}, as it was not sure of them"
     row = good.loc[doubted.idxmax()]
     return (
-        f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)} in "
-        f"round {row['round']} and held back {row.held - row.recovered:.0f} that it was not sure of: the attacker has "
-        f"{row.held:.0f}"
+        f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)}"
+        f"{in_this_setting(row, good)} in round {row['round']} and held back {row.held - row.recovered:.0f} that it "
+        f"was not sure of: the attacker has {row.held:.0f}"
     )
 
 
