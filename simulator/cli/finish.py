@@ -9,20 +9,11 @@ import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
+from simulator.reports import tables
 from simulator.reports.benchmark_advice import advice, learned, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
-from simulator.reports.tables import (
-    BENCHMARK_LEGEND,
-    Grid,
-    defenses_grid,
-    equal_utility_grid,
-    in_letters,
-    legend,
-    untested,
-    utility_of,
-)
 from simulator.reports.verdict import verdict
 from simulator.rundir.run import Run
 from simulator.terminal import print_error
@@ -48,7 +39,7 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
 
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
-    costs = utility_of(found) if found.leakage.defense.nunique() > 1 else None
+    costs = tables.utility_of(found) if found.leakage.defense.nunique() > 1 else None
     return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped, costs)
 
 
@@ -63,9 +54,11 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
         draw(lambda: write_benchmark_report(record, table, equal, print_error))
     found = record.leakage[record.leakage.defense.isin(learned(table))]
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped)}
-    out.print(in_letters(defenses_grid(table), out.width), "", BENCHMARK_LEGEND, *untested(table))
+    out.print(tables.in_letters(tables.defenses_grid(table), out.width), "")
+    for line in (tables.BENCHMARK_LEGEND, *tables.untested(table)):
+        out.print(line)
     if len(equal):
-        out.print(in_letters(equal_utility_grid(equal), out.width))
+        out.print(tables.in_letters(tables.equal_utility_grid(equal), out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
     data |= {"advice": advice(table, untrained(record.utility))}
@@ -87,7 +80,7 @@ def answer_of(
     run_dir: Path,
     shown: Shown,
     stopped: str = "",
-    costs: Grid | None = None,
+    costs: tables.Grid | None = None,
 ) -> Answer:
     """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
     stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
@@ -95,11 +88,11 @@ def answer_of(
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
     if costs is not None and costs.rows:
-        out.print(in_letters(costs, out.width), "")
+        out.print(tables.in_letters(costs, out.width), "")
     for line in granted_lines(leakage):
         out.print(line)
     blind = bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())
-    out.print(legend((str(column.header) for column in table.columns), blind))
+    out.print(tables.legend((str(column.header) for column in table.columns), blind))
     files = show_files(run_dir, "leakage.csv")
     rows = leakage if shown.show_all else worst_rows(leakage)
     data |= {"rows": records(rows), "files": files}
