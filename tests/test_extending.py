@@ -26,6 +26,7 @@ from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth
 from simulator.results.schema import LEAKAGE, benchmark
 from simulator.run.strategies import defended_strategy
+from simulator.scenario.benchmark import load_benchmark
 from simulator.scenario.scenario import load_scenario
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -186,6 +187,15 @@ def test_a_scenario_names_parts_by_their_import_path(package, tmp_path):
     assert build_defense(scenario.defenses[0]).name == "sign_update"
     assert load_dataset(scenario.data).class_names == ("horizontal", "vertical")
     assert get_attack(f"{package / 'mine' / 'first_layer_rows.py'}:FirstLayerRows").name == "first_layer_rows"
+
+
+def test_a_defense_of_ones_own_stands_in_a_benchmark_beside_ours(package, tmp_path):
+    text = re.findall(r"```yaml\n(.*?)```", (PAGE.parent / "defense.md").read_text(), re.DOTALL)[0]
+    (package / "mine.py").write_text(FILES["clients/defenses/sign_update.py"])
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace("scenarios/", f"{PROJECT}/scenarios/").replace("mine.py", f"{package}/mine.py"))
+    cells = load_benchmark(file, None).cells()
+    assert {cell.scenario.defense for cell in cells} == {"none", "power_sgd", "mine"} and len(cells) == 15
 
 
 def test_an_attack_that_python_names_needs_no_permission(package, monkeypatch):

@@ -63,7 +63,7 @@ class ExplanationTest:
         """The images (M, in), in float32, with the reason why they may not be returned, if there is one."""
         if not len(images):
             threshold = self.candidates.threshold
-            reason = f"nothing returned: no candidate has ρ below {threshold:.2g}, the threshold from decoys"
+            reason = f"nothing returned: no candidate has ρ below {threshold:.2g}"
             return replace(Acceptance.none(reason, 1.0), images=images.float())
         left = self.relative_residual(images)
         by_chance = self.relative_residual(decoys_of(images, len(images), generator))
@@ -76,7 +76,7 @@ class ExplanationTest:
             return acceptance
         reason = (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "
-            f"decoys {by_chance:.2g} (at most {most:g} of that beyond noise of {self.noise:.2g}); "
+            f"mixtures of them {by_chance:.2g} (at most {most:g} of that beyond noise of {self.noise:.2g}); "
             f"{passed} have sparse duals"
         )
         return replace(acceptance, reason=reason)

@@ -65,7 +65,7 @@ scores.mean().round(2).sort_index(ascending=False)
 # %% [markdown]
 # How to read it:
 #
-# - *recovered* is what the attack returned and vouches for. *held* adds what it found and would not vouch for: noise
+# - *recovered* is what the attack returned, sure of it. *held* adds what it found without being sure: noise
 #   makes an attack unsure before it makes it wrong. Whoever looks at the pictures recognizes them all the same, so
 #   **held is the column to judge a defense by**.
 # - The floor is what an attacker gets who never saw the update. Without a defense there is no noise to be told of.

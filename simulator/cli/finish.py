@@ -9,11 +9,11 @@ import pandas as pd
 
 from simulator.cli.output import Answer, draw, here, out, records, say
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
-from simulator.reports.benchmark_advice import advice, learned
+from simulator.reports import tables
+from simulator.reports.benchmark_advice import advice, learned, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
-from simulator.reports.tables import BENCHMARK_LEGEND, defenses_grid, equal_utility_grid, in_letters, legend, untested
 from simulator.reports.verdict import verdict
 from simulator.rundir.run import Run
 from simulator.terminal import print_error
@@ -39,7 +39,8 @@ def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
 
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
-    return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped)
+    costs = tables.utility_of(found) if found.leakage.defense.nunique() > 1 else None
+    return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped, costs)
 
 
 def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
@@ -53,12 +54,14 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
         draw(lambda: write_benchmark_report(record, table, equal, print_error))
     found = record.leakage[record.leakage.defense.isin(learned(table))]
     data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped)}
-    out.print(in_letters(defenses_grid(table), out.width), "", BENCHMARK_LEGEND, *untested(table))
+    out.print(tables.in_letters(tables.defenses_grid(table), out.width), "")
+    for line in (tables.BENCHMARK_LEGEND, *tables.untested(table)):
+        out.print(line)
     if len(equal):
-        out.print(in_letters(equal_utility_grid(equal), out.width))
+        out.print(tables.in_letters(tables.equal_utility_grid(equal), out.width))
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
-    data |= {"advice": advice(table)}
+    data |= {"advice": advice(table, untrained(record.utility))}
     for line in data["advice"]:
         say(line)
     return Answer(data, error_of(record.leakage, shown.limits))
@@ -71,16 +74,25 @@ def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: S
     return Answer(answer_of(error.tables["leakage"], swept, run_dir, shown).data, error)
 
 
-def answer_of(leakage: pd.DataFrame, swept: list[str], run_dir: Path, shown: Shown, stopped: str = "") -> Answer:
+def answer_of(
+    leakage: pd.DataFrame,
+    swept: list[str],
+    run_dir: Path,
+    shown: Shown,
+    stopped: str = "",
+    costs: tables.Grid | None = None,
+) -> Answer:
     """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
-    stopped: the sentence of a run that did not finish."""
+    stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
     data = show_verdict(leakage, shown, stopped)
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
+    if costs is not None and costs.rows:
+        out.print(tables.in_letters(costs, out.width), "")
     for line in granted_lines(leakage):
         out.print(line)
     blind = bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())
-    out.print(legend((str(column.header) for column in table.columns), blind))
+    out.print(tables.legend((str(column.header) for column in table.columns), blind))
     files = show_files(run_dir, "leakage.csv")
     rows = leakage if shown.show_all else worst_rows(leakage)
     data |= {"rows": records(rows), "files": files}

@@ -175,7 +175,7 @@ class UpdateCommand:
     round: Annotated[int, typer.Option(help="with --run")] = 1
     client: Annotated[int, typer.Option(help="with --run; -1 is the union of a round's clients")] = -1
     threat_model: Annotated[str | None, typer.Option(help="with --run; default server, for -1 observer")] = None
-    cell: Annotated[str, typer.Option(help="with --run: which cell of a sweep")] = ""
+    cell: Annotated[str, typer.Option(help="with --run: which setting of a sweep, as `defense=none,seed=0`")] = ""
     allow_code: AllowCode = False
     know: Annotated[list[str], typer.Option(metavar="FIELD=VALUE", help="what the adversary is told")] = field(
         default_factory=list

@@ -1,7 +1,7 @@
 """Sum up a benchmark in sentences: which defense, at which cost in accuracy, against which attacker, how sure.
 
 A defense under which nothing was learned hides images for that reason, and is named apart. An attack has the images
-that it returns and those that it holds, whether it vouches for them or not.
+that it returns and those that it holds back.
 """
 
 import pandas as pd
@@ -11,6 +11,7 @@ from simulator.reports.verdict_words import listed
 
 ACCEPTED = 0.03  # loss of accuracy that a defense may cost
 LOST = 0.10  # loss from which on too little was learned to compare
+LEARNED = 0.30  # gain of accuracy over no training, without a defense, below which such losses mean nothing
 LEAK, LOW, HIGH = "leak", "recovered_fraction_low", "recovered_fraction_high"
 MOST = 6  # defenses that are named
 
@@ -31,15 +32,32 @@ def learned(table: pd.DataFrame) -> set[str]:
     return set(table[~(table.accuracy_difference < -LOST)].defense)
 
 
-def advice(table: pd.DataFrame) -> list[str]:
-    """Return sentences, the conclusion first; none if a defense or the baseline is missing."""
+def untrained(utility: pd.DataFrame) -> float:
+    """Return the accuracy before any training, the mean over seeds. utility: the table."""
+    return float(utility[(utility["round"] == 0) & (utility.defense == NONE)].test_accuracy.mean())
+
+
+def advice(table: pd.DataFrame, before: float) -> list[str]:
+    """Return sentences, the conclusion first; none if a defense or the baseline is missing. before: the accuracy before
+    any training."""
     rows = compared(table)
     plain, others = rows[rows.defense == NONE], rows[rows.defense != NONE]
     if plain.empty or others.empty:
         return []
+    base = plain.iloc[0]
+    if base.test_accuracy - before < LEARNED:
+        return [
+            f"No conclusion: the task was not learned. Without a defense accuracy is {base.test_accuracy:.2f} after "
+            f"round {base['round']}, {before:.2f} before training, so that no cost in accuracy means anything: train "
+            "for longer (federation.rounds, training.epochs), or attack a later round (adversary.when)."
+        ]
     within = others[others.accuracy_difference >= -ACCEPTED - 1e-9]
+    dearer = others[others.accuracy_difference.between(-LOST, -ACCEPTED - 1e-9, inclusive="left")]
+    dearer = dearer[dearer.leak < min([base.leak, *within.leak])]
     useless = [name for name in others.defense if name not in learned(table)]
-    lines = [_conclusion(within, plain.iloc[0]), *_nearly(within)]
+    lines = [_conclusion(within, base), *_nearly(within)]
+    if len(dearer):
+        lines.append(f"Less comes through, for {100 * ACCEPTED:.0f} to {100 * LOST:.0f} points: {_briefly(dearer)}.")
     if useless:
         lines.append(
             f"Not compared: {_named(useless)} cost more than {100 * LOST:.0f} points of accuracy, and an update that "
@@ -49,24 +67,24 @@ def advice(table: pd.DataFrame) -> list[str]:
 
 
 def _conclusion(within: pd.DataFrame, plain: pd.Series) -> str:
-    those = f"those that cost at most {100 * ACCEPTED:.0f} points of accuracy"
+    those = f"costs at most {100 * ACCEPTED:.0f} points of accuracy"
     if within.empty:
-        return f"No defense is among {those}."
+        return f"No defense {those}."
     best = within.iloc[0]
     if not best.leak < plain.leak:
-        return f"None of {those} lets less through than no defense: {plain.leak:.0%} of the private images."
+        return f"No defense that {those} lets less through than none: {plain.leak:.0%} of the private images."
     interval = members = missing = ""
     if pd.notna(best[HIGH]):
-        interval = f" (recovered: 95 % interval {best[LOW]:.0%} to {best[HIGH]:.0%})"
+        interval = f" (returned: {best.recovered_fraction:.0%}, 95 % interval {best[LOW]:.0%} to {best[HIGH]:.0%})"
     if pd.notna(best.get("membership_auc")):
         members = f" Members are told from others with an AUC of {best.membership_auc:.2f} (0.5: not at all)."
     if pd.notna(best.get("not_attacked_by")):
         missing = f" Not attacked by {best.not_attacked_by}."
     return (
-        f"{best.defense} lets least through of {those}: {best.leak:.0%} of the private images{interval} to the "
-        f"strongest attack on it ({best.attack}{', told the defense' if best.adaptive else ''}, {best.threat_model}), "
-        f"{plain.leak:.0%} without a defense, at {_points(best.accuracy_difference)} of accuracy "
-        f"({best.test_accuracy:.2f}).{members}{missing}"
+        f"{best.defense} lets least through of what {those}: {best.leak:.0%} of the private images{interval}, and "
+        f"{plain.leak:.0%} without a defense. The strongest attack on it is {best.attack}"
+        f"{', told the defense' if best.adaptive else ''} ({best.threat_model}). "
+        f"Accuracy is {best.test_accuracy:.2f} ({_points(best.accuracy_difference)}).{members}{missing}"
     )
 
 
@@ -74,17 +92,21 @@ def _points(difference: float) -> str:
     return f"{100 * difference:+.1f} points"
 
 
+def _briefly(rows: pd.DataFrame) -> str:
+    shown = [f"{row.defense} {row.leak:.0%} ({_points(row.accuracy_difference)})" for _, row in rows[:3].iterrows()]
+    return ", ".join(shown)
+
+
 def _nearly(within: pd.DataFrame) -> list[str]:
     """Name the next defenses, and those that the intervals do not tell from the best."""
     if len(within) < 2:
         return []
     best, rest = within.iloc[0], within.iloc[1:]
-    shown = [f"{row.defense} {row.leak:.0%} ({_points(row.accuracy_difference)})" for _, row in rest[:3].iterrows()]
     # held images have no interval
     at_least = rest[LOW].where(rest[LEAK] <= rest.recovered_fraction, rest[LEAK])
     alike = rest[at_least <= best[HIGH]].defense.tolist()
     more = f" The intervals do not tell it from {_named(alike)}." if alike else ""
-    return [f"Next: {', '.join(shown)}.{more}"]
+    return [f"Next: {_briefly(rest)}.{more}"]
 
 
 def _named(names: list[str]) -> str:

@@ -152,7 +152,7 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         "Protection against cost",
         "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
         "other one beats in both. Hollow: an attack that may be the strongest gave no result. Dotted, up to a bar: "
-        "what an attack also holds and would not vouch for. Grey: 95 % intervals.",
+        "what an attack has with the images that it held back. Grey: 95 % intervals.",
         f"Test accuracy against images recovered. {'; '.join(said)}.",
     )
 
@@ -194,7 +194,7 @@ def exposure(table: pd.DataFrame, path: Path) -> Drawn | None:
         drawing.save(figure, path),
         "What each defense lets through",
         "What each defense lets through, to an attacker who was told nothing of it and to one who knows it; held: also "
-        "what the attack has and would not vouch for.",
+        "what the attack found and did not return.",
         f"Share of private images recovered under {len(names)} defenses, from {own.recovered_fraction.min():.2f} to "
         f"{worst['recovered_fraction']:.2f} under {worst['defense']}.",
     )

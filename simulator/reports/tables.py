@@ -10,6 +10,7 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from attacks.interface.errors import InputError
 from simulator.reports.benchmark_table import NONE, strongest
 from simulator.reports.verdict_words import at_worst, told_briefly, viewer
 from simulator.results.cells import EXPLAINED, TESTED
@@ -17,6 +18,7 @@ from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, SAMPLES, benchmark
 from simulator.rundir.exposure_rows import exposure_rows, settings_of, worst_first, worst_of
+from simulator.rundir.run import Run
 from simulator.scenario.sweep import short_keys
 
 NUMERIC = (INTEGER, COUNT, NUMBER)
@@ -29,10 +31,10 @@ FLOOR = (
 )
 FOUND = (
     f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, or less than {TESTED:.0%} where "
-    "they passed the attack's own test against decoys; doubtful: others. Nobody compared them with the truth."
+    "they passed the attack's own test; doubtful: others. Nobody compared them with the truth."
 )
 BENCHMARK_LEGEND = (
-    "recovered: of private images, by the attack that recovers most in the last attacked round (*: granted the "
+    "recovered: of private images, by the attack that recovers most in the last attacked round (*: told the "
     "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that an attack "
     "would not return, of the one that holds most. accuracy: after that round, with the 95 % interval over seeds; ε: "
     "by then, against the row's threat model, of one record (r) or a whole client (c). kB: what a client sends in a "
@@ -250,6 +252,14 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
 
 
+def utility_of(run: Run) -> Grid | None:
+    """Make the table of utility; None if it was not measured, as in an audit."""
+    try:
+        return utility_grid(run.utility, run.leakage)
+    except InputError:
+        return None
+
+
 def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
     """Make a table of utility (mean over seeds) and leakage (maximum over updates) by setting."""
     rows = exposure_rows(leakage)
@@ -266,13 +276,13 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
         lines.append((*map(str, values), *at, *(number and f"{number} %" for number in most), epsilon))
     columns = (
         *(Heading(short(key)) for key in keys),
-        Heading("accuracy before training" if first == 0 else f"accuracy after round {first}", True),
-        Heading(f"accuracy after round {last}", True),
-        *(Heading(f"taken at worst by {viewer(view).partition(' (')[0]}", True) for view in views),
+        Heading("untrained" if first == 0 else f"round {first}", True),
+        Heading("accuracy", True),
+        *(Heading(f"taken by {view}", True) for view in views),
         Heading("ε", True),
     )
     taken = " Taken: the largest share of a client's images that any attack has." if (rows.status == "ok").any() else ""
-    note = f"Accuracy: on test images, mean over seeds.{taken}"
+    note = f"Accuracy: on test images after round {last}, mean over seeds.{taken}"
     return _without_empty(Grid("Utility and defenses", columns, tuple(lines), note))
 
 

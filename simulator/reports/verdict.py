@@ -70,10 +70,10 @@ class Verdict:
     """The meaning of a table.
 
     level: "exposed" if an attack has at least half of the private images of some client; "partly exposed" if it has
-    fewer, images that it would not vouch for or features alone, or if the update tells members from others or counts of
+    fewer, images that it held back or features alone, or if the update tells members from others or counts of
     classes; "nothing shown" if no attack that ran showed any of this; "no result" if none ran to its end, or if nothing
     was shown and an exception left some attack without any result.
-    headline: one sentence.
+    headline: what is worst, and what the attack was told.
     statements: by kind, in the order of `TITLES`; of each kind the most telling first.
     """
 
@@ -213,7 +213,8 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 
 
 def _not_tried(rows: pd.DataFrame) -> list[str]:
-    """Name our attacks and threat models without a row. An attack under another label counts by the name in it."""
+    """Name our attacks and threat models without a row, and attacks told the defense where there is one. An attack
+    under another label counts by the name in it."""
     labels = " ".join(map(str, rows.attack.unique()))
     ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
     attacks = [name for name in ours if name not in labels]
@@ -221,6 +222,8 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
     views = [name for name in THREAT_MODELS if name not in seen and "_" not in name]
     lines = [f"attack{'s' * (len(attacks) > 1)} {listed(attacks)}"] if attacks else []
     lines += [f"threat model{'s' * (len(views) > 1)} {listed(views)}"] if views else []
+    if (rows.defense.fillna("none") != "none").any() and not rows.adaptive.eq(True).any():
+        lines.append("an attack told the defense (`adaptive: true`, where there is anything to tell)")
     return [f"not tried: {'; '.join(lines)}"] if lines else []
 
 
@@ -243,7 +246,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
         subject = "All clients together are" if worst.client == ALL else f"Client {worst.client} is"
         return (
             f"{subject} exposed worst{in_this_setting(worst, good)}: in round {worst['round']} "
-            f"{viewer(worst.threat_model)} {_images(worst)} by attack {worst.attack!r}, {told(worst)}"
+            f"{viewer(worst.threat_model)} {_images(worst)}. The attack was {told(worst)}"
         )
     if "members" in exposed:
         return membership_headline(good, tested)
@@ -263,23 +266,24 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
 
 def _images(row: pd.Series) -> str:
     """Say what an attack has of a client's images, with a verb."""
+    by = f"by attack {row.attack!r}"
     if not row.scored:
         shows = ", which is a guess," if guessed(row) else " that the update shows"
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f}{shows}"
-        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)})"
+        return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
     how = ""
     if row.measure in LOOSER and row.best > row.recovered:
         loosely, strictly = LOOSER[row.measure]
-        how = f", {loosely} ({row.recovered:.0f} {strictly}),"
-    return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')}{how}"
+        how = f", {loosely} ({row.recovered:.0f} {strictly})"
+    return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')} {by}{how}"
 
 
 def _how_sure(row: pd.Series) -> str:
     """Say how sure images are without the truth, by the attack's own test and by the share that they explain."""
     left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
     if row.num_vouched > 0 and row.sure:
-        passed = "very likely right: they passed the attack's test against decoys"
+        passed = "very likely right: they passed the attack's own test"
         return f"{passed} and {left}" if left else passed
     if not left:
         return "how sure is not known: the true images are not"
@@ -354,19 +358,19 @@ def _some(names: list[str]) -> str:
 
 
 def _held(good: pd.DataFrame) -> str:
-    """Say which images are among the candidates that an attack would not vouch for."""
+    """Say which images an attack held back."""
     doubted = (good.held - good.recovered).where(good.scored)
     if not (doubted > 0).any():
         if good.scored.any() or not (good.num_held > 0).any():
             return ""
         row = good.loc[good.num_held.idxmax()]
-        more = counted(row.num_held, "further candidate")
-        return f"attack {row.attack!r} has {more} of {whose(row.client)} that it would not vouch for"
+        more = counted(row.num_held, "image")
+        return f"attack {row.attack!r} held back {more} of {whose(row.client)}, as it was not sure of them"
     row = good.loc[doubted.idxmax()]
     return (
-        f"attack {row.attack!r} has {row.held:.0f} of {row.num_private:.0f} images of {whose(row.client)} in round "
-        f"{row['round']} among its candidates and returned {row.recovered:.0f}: the others it would not vouch for, "
-        "which keeps them out of its result, not out of the attacker's hands"
+        f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)}"
+        f"{in_this_setting(row, good)} in round {row['round']} and held back {row.held - row.recovered:.0f} that it "
+        f"was not sure of: the attacker has {row.held:.0f}"
     )
 
 
@@ -379,8 +383,7 @@ def _up_to(good: pd.DataFrame) -> str:
     vouches = row.attack in ATTACKS and ATTACKS[row.attack].vouches  # others miss the brightness by themselves
     wrong = vouches and row.recovered < MOSTLY * row.recovered_affine and "pixel_mean" in str(row.knowledge)
     return (
-        f"up to brightness and contrast, {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
-        f"{whose(row.client)} are recovered in round {row['round']} by {row.attack!r}, of which {row.recovered:.0f} "
-        "also have the true brightness: an eye knows them all"
+        f"in round {row['round']} {row.attack!r} has {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
+        f"{whose(row.client)} up to brightness and contrast, {row.recovered:.0f} as they are: an eye knows them all"
         + ("; a wrong mean or deviation does just that: are --mean and --std right?" if wrong else "")
     )

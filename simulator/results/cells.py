@@ -15,7 +15,7 @@ EXPLAINED = 0.1
 
 
 def likely_right(rows: "pd.DataFrame") -> "pd.Series":
-    """Return whether images without a truth are very likely right: they passed the attack's own test against decoys and
+    """Return whether images without a truth are very likely right: they passed the attack's own test and
     explain half of the update, or explain nearly all of it."""
     import pandas as pd
 

@@ -99,7 +99,7 @@ def load_state(path: Path) -> State:
 
 def reconstruction_file(found: Reconstruction) -> bytes:
     """Return an npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), candidates that the
-    attack would not vouch for; residual: (M,); if any, duals, features, groups (M,), equal for views of one image."""
+    attack held back; residual: (M,); if any, duals, features, groups (M,), equal for views of one image."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     more = {"duals": found.duals, "groups": found.groups, "features": found.features}

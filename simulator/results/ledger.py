@@ -90,7 +90,7 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
         cell = entry["done"]
         wrong = _wrong(entry, rows[cell], journal.parent, with_files)
         if wrong:
-            problems.append(f"{journal.parent}: {f'cell {cell!r}' if cell else 'the run'} is done again: {wrong}")
+            problems.append(f"{journal.parent}: {f'setting {cell!r}' if cell else 'the run'} is done again: {wrong}")
         else:
             done.add(cell)
     return Found(entries, done, problems)

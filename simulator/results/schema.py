@@ -184,8 +184,8 @@ LEAKAGE = Table(
     Column("num_held", COUNT, "candidates that the attack has and did not return", BEYOND),
     Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
            "never below `recovered`", BEYOND, spare=13,
-           legend="recovered by any candidate that the attack has, returned or not.",
-           counts=Counts(4, "in candidates that the attack would not vouch for", "returned")),
+           legend="recovered, counting images that the attack found, but was not sure enough of to return.",
+           counts=Counts(4, "counting those that the attack held back", "returned")),
     Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True,
            spare=13),
     Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "
@@ -193,7 +193,7 @@ LEAKAGE = Table(
            legend="share of the returned images that recover one."),
     Column("recovered_affine", COUNT, "`recovered` after the best offset and positive gain per image and channel, "
            "identified by the share of an image's variance that is left; never below `recovered`", BEYOND,
-           title="affine", spare=12, legend="recovered up to an offset and a gain per channel.",
+           title="relit", spare=12, legend="recovered up to brightness and contrast.",
            counts=Counts(2, "up to brightness and contrast")),
     Column("recovered_affine_fraction", NUMBER, "`recovered_affine` over `num_private`", BEYOND, SHARE, averaged=True),
     Column("floor_recovered_affine_fraction", NUMBER, "`recovered_affine_fraction` of the floor",
@@ -231,7 +231,7 @@ LEAKAGE = Table(
            "that so many images held out can keep", TOLD, SHARE),
     Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),
     Column("membership_p", NUMBER, "p-value of `membership_told` if no candidate were a member", TOLD, SHARE),
-    Column("num_vouched", COUNT, "images returned that passed the attack's own test against decoys; empty for attacks "
+    Column("num_vouched", COUNT, "images returned that passed the attack's own test; empty for attacks "
            "that return whatever they find", RETURNED),
     Column("recognized", COUNT, "`recovered`, or private images that an eye would know: more alike than "
            "`recognized_threshold` to a returned image that is mirrored, shifted by up to 2 pixels, of another "

@@ -119,7 +119,8 @@ class Display:
 
 
 def subject_of(row: dict[str, Any]) -> str:
-    return f"round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
+    where = f"{row['cell']}, " if row.get("cell") else ""
+    return f"{where}round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
 
 
 def found_by(row: dict[str, Any]) -> str:

@@ -146,7 +146,7 @@ def run_federation(
         first = next(iter(failed.values()))
         if "" in failed:  # without a sweep, the reason says all
             raise CellsFailed(str(first))
-        which = f"{len(failed)} of {len(plan.cells)} cells failed: {'; '.join(failed)}"
+        which = f"{len(failed)} of {len(plan.cells)} settings failed: {'; '.join(failed)}"
         raise CellsFailed(f"{which} (the first: {first}); the others are kept")
 
 

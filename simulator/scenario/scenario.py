@@ -239,7 +239,7 @@ class Scenario(Section):
                 raise InputError(f"{error}{row}") from None
             name = grid.name_of(point, scenario.defense)
             if name in cells:
-                raise InputError(f"sweep: two cells are called {name!r}: give each value once, or a `label`")
+                raise InputError(f"sweep: two settings are called {name!r}: give each value once, or a `label`")
             cells[name] = Cell(name, {"cell": name, **grid.columns_of(point)} if name else {}, scenario)
         return list(cells.values())
 

@@ -29,7 +29,7 @@ class Grid:
     def of(cls, sweep: dict[str, list[Any]]) -> "Grid":
         """Put seeds last, so that paired cells stand together. Raise InputError if paired keys have no value each."""
         if (cells := math.prod(map(len, sweep.values()))) > MOST_CELLS:
-            raise InputError(f"sweep: {cells:,} cells, at most {MOST_CELLS:,} run together: split the sweep")
+            raise InputError(f"sweep: {cells:,} settings, at most {MOST_CELLS:,} run together: split the sweep")
         ordered = sorted(sweep, key=lambda axis: axis == "seed")
         return cls({axis: axis_points(axis, sweep[axis]) for axis in ordered})
 

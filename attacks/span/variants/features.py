@@ -90,7 +90,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         }
         reason = None
         if not len(found.images):
-            demanded = f"decoys demand less than {bounds.residual:.2g} and {bounds.gradient:.2g} of one image"
+            demanded = f"one image has to have less than {bounds.residual:.2g} and {bounds.gradient:.2g}"
             best_of = f"nothing returned: of {candidates.tried} candidates the best has"
             reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}, where {demanded}"
         if candidates.undetermined:
@@ -203,7 +203,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
             vetoed = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
         elif not len(features):
             lowest = float(candidates.residual.min()) if len(kept) else float("nan")
-            vetoed = f"the lowest ρ of features is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
+            vetoed = f"the lowest ρ of features is {lowest:.2g}, and has to be below {candidates.bound:.2g}"
         if vetoed is not None:
             return Acceptance(nothing, residual, f"nothing returned: {vetoed}", 1.0, facts, nothing, features)
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
@@ -215,7 +215,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         if not trusted.all():
             reason = (
                 f"{int((~trusted).sum())} of {len(features)} images are not returned: their features were found, but "
-                "decoys do not come back from such features"
+                "known images do not come back from such features"
             )
         shown, held = (nothing, nothing) if found is None else (found.images[trusted], found.images[~trusted])
         return Acceptance(shown, residual[trusted.to(residual.device)], reason, left, facts, held, features)
@@ -274,8 +274,8 @@ def _of_single(found: FoundImage, accepted: Acceptance) -> Acceptance:
     shown = replace(accepted, images=found.image.to(accepted.images))
     if found.trusted:
         return shown
-    lost = f"a decoy lost {found.decoy_error**2:.2g} of its contrast's energy"
-    said = f"the image leaves {found.misfit:.2g} of the update of {found.layer!r}, a decoy {found.decoy_misfit:.2g}"
+    lost = f"a known image lost {found.decoy_error**2:.2g} of its contrast's energy"
+    said = f"the image leaves {found.misfit:.2g} of the update of {found.layer!r}, that one {found.decoy_misfit:.2g}"
     return shown.withheld(f"1 of 1 images is not returned: {features} {lost}, and {said}")
 
 

@@ -82,7 +82,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         if not kept.all():
             reason = (
                 f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but neither they "
-                "nor decoys come back from maps (random weights, fewer entries than pixels, or too large a network?)"
+                "nor known images come back from maps (random weights, fewer entries than pixels, too large a network?)"
             )
         return Acceptance(
             images=found.images[kept],
@@ -150,7 +150,7 @@ def _vetoed(network: MapNetwork, candidates: MapCandidates) -> str:
         first, second = network.first, network.second
         return f"nothing returned: {second!r} is fed the same whatever map {first!r} is fed (single pixels?)"
     lowest = float(candidates.residual[0]) if len(candidates.residual) else math.nan
-    return f"nothing returned: the lowest ρ of a map is {lowest:.2g}, decoys demand {candidates.bound:.2g}"
+    return f"nothing returned: the lowest ρ of a map is {lowest:.2g}, and has to be below {candidates.bound:.2g}"
 
 
 def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Facts:

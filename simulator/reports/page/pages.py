@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from attacks import InputError
 from simulator.errors import one_line
 from simulator.reports import tables
-from simulator.reports.benchmark_advice import advice
+from simulator.reports.benchmark_advice import advice, untrained
 from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.drawing import Drawn
 from simulator.reports.figures import draw_figures
@@ -134,7 +134,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
         verdict=verdict(leakage, run.stopped),
         worst=worst,
         exposures=tables.exposure_grid(leakage),
-        utility=utility_of(run),
+        utility=tables.utility_of(run),
         charts=tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)),
         others=others,
         facts=facts_of(description),
@@ -175,14 +175,6 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Picture | None:
         return None
 
 
-def utility_of(run: Run) -> Grid | None:
-    """Make the table of utility; None if it was not measured, as in an audit."""
-    try:
-        return tables.utility_grid(run.utility, run.leakage)
-    except InputError:
-        return None
-
-
 def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     """Return (the command that repeats a run, what it needs)."""
     if kind == "audit":
@@ -199,7 +191,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     """Make the page of a benchmark. table, equal: benchmark.csv and equal_utility.csv. A figure that compares all
     defenses on the same images replaces the pictures of other clients."""
     own = run_page(run, (), say)
-    conclusion = advice(table)
+    conclusion = advice(table, untrained(run.utility))
     defenses = tables.defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
         "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "

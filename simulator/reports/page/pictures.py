@@ -169,7 +169,7 @@ def caption_of(row: pd.Series, strip: Strip) -> str:
     count = int(row["recovered"])
     recovered = "all" if count == row["num_private"] > 1 else f"{count} of {row['num_private']}"
     held = 0 if pd.isna(row.get("held")) else int(row["held"])
-    more = f" ({held} in candidates that it would not vouch for)" if held > count else ""
+    more = f" ({held} with those it held back)" if held > count else ""
     floor = leakage_floor(row)
     beside = "" if np.isnan(floor) else f" (the floor is {floor:.2f})"
     return (

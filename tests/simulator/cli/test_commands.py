@@ -91,7 +91,7 @@ def test_a_benchmark_file_is_checked_narrowed_and_priced(fedspill, tmp_path):
     }  # fmt: skip
     (tmp_path / "b.yaml").write_text(yaml.safe_dump(content))
     result = fedspill("check", tmp_path / "b.yaml", "--set", "benchmark.defenses=[none,noise]")
-    assert result.returncode == 0 and result.stdout.startswith("b: 4 cells") and "cost: " in result.stdout
+    assert result.returncode == 0 and result.stdout.startswith("b: 4 settings") and "cost: " in result.stdout
 
 
 def test_a_factory_is_looked_for_beside_the_scenario_first(fedspill, tmp_path, monkeypatch):
@@ -154,3 +154,17 @@ def test_a_gate_ends_in_exit_code_4_and_names_the_rows(fedspill, finished):
 def test_a_limit_that_means_nothing_is_refused_before_the_run(fedspill, finished, limit):
     result = fedspill(*finished, "--fail-above", limit)
     assert result.returncode == 2 and "--fail-above" in result.stderr and not result.stdout
+
+
+def test_a_run_of_several_defenses_shows_their_accuracy_beside_what_they_leave(fedspill, tmp_path):
+    (tmp_path / "scenario.yaml").write_text("scenario: {name: s}\n")
+    ledger, key = Ledger(tmp_path), {"round": 1, "seed": 0}
+    for defense, left, accuracy in (("none", 8, 0.9), ("noise", 2, 0.75)):
+        row = {"client": 0, "threat_model": "server", "attack": "span", "target": "private", "status": "ok"}
+        row |= {"defense": defense, "adaptive": False, "num_private": 8, "recovered": left}
+        ledger.add("", leakage=[key | row], utility=[key | {"defense": defense, "test_accuracy": accuracy}])
+    ledger.mark_done("")
+    ledger.write_tables()
+    lines = [line.split() for line in fedspill("report", tmp_path).stdout.splitlines()]
+    assert "defense round 1 accuracy taken by server".split() in lines
+    assert ["none", "0.90", "0.90", "100", "%"] in lines and ["noise", "0.75", "0.75", "25", "%"] in lines

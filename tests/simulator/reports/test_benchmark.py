@@ -248,13 +248,13 @@ def test_a_benchmark_with_failed_cells_writes_the_table_of_the_others(tmp_path, 
         utility = {**key, "defense": "none", "test_accuracy": 0.5}
         ledger.add("a", leakage=[row("none", 0, 0, 0.5)], clients=[client], utility=[utility])
         ledger.write_tables()
-        raise CellsFailed("1 of 2 cells failed: b")
+        raise CellsFailed("1 of 2 settings failed: b")
 
     monkeypatch.setattr("simulator.run.engine.simulate", run_all_but_one)
     path = tmp_path / "b.yaml"
     path.write_text("name: b\noutput: {figures: false}\nbenchmark: {defenses: [none, noise], seeds: 1}\n")
     stopped = fedspill("benchmark", path, "--out", tmp_path / "out")
-    assert (stopped.returncode, stopped.stderr) == (1, "fedspill: 1 of 2 cells failed: b\n")
+    assert (stopped.returncode, stopped.stderr) == (1, "fedspill: 1 of 2 settings failed: b\n")
     assert pd.read_csv(tmp_path / "out" / "benchmark.csv").leakage.tolist() == [0.5]
 
 

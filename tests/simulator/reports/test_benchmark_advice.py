@@ -1,8 +1,9 @@
 """The sentences that a benchmark ends in."""
 
 import pandas as pd
+import pytest
 
-from simulator.reports.benchmark_advice import advice, compared, learned
+from simulator.reports.benchmark_advice import advice, compared, learned, untrained
 
 
 def table(*rows):
@@ -23,35 +24,53 @@ SPARSE, HOLDING = ("random_k", 0.0, 0.0, 0.83, {}), ("dropout", 0.0, 0.95, 0.86,
 ROUNDED = ("noise", 0.4, 0.4, 0.85, {"recovered_fraction_low": 0.3})
 
 
+def advised(*rows):
+    return advice(table(*rows), 0.1)
+
+
 def test_the_conclusion_names_defense_cost_attacker_and_members():
-    first, *others = advice(table(NONE, CHANCE, HOLDING, ROUNDED, SPARSE))
-    assert first.startswith("random_k lets least through of those that cost at most 3 points of accuracy: 0% of the")
-    for said in ("95 % interval 0% to 10%", "(span, server), 100% without", "at -2.0 points", "(0.83)", "AUC of 0.84"):
+    first, *others = advised(NONE, CHANCE, HOLDING, ROUNDED, SPARSE)
+    assert first.startswith("random_k lets least through of what costs at most 3 points of accuracy: 0% of the")
+    for said in ("returned: 0%, 95 % interval 0% to 10%", "is span (server)", "100% without a defense"):
         assert said in first
+    assert "Accuracy is 0.83 (-2.0 points)" in first and "AUC of 0.84" in first
     assert others[0].startswith("Next: noise 40% (+0.0 points), dropout 95% (+1.0 points).")  # held is leaked
     assert "do not tell it from" not in others[0]
-    alike = advice(table(NONE, SPARSE, ("sign_sgd", 0.1, 0.1, 0.84, {})))
+    alike = advised(NONE, SPARSE, ("sign_sgd", 0.1, 0.1, 0.84, {}))
     assert "The intervals do not tell it from sign_sgd." in alike[1]
     assert "one seed" in others[-1] and "what so few can exclude" in others[-1]
 
 
 def test_a_defense_that_learns_nothing_is_no_equal_of_one_that_does():
-    rows = table(NONE, CHANCE, SPARSE)
-    assert learned(rows) == {"none", "random_k"}
-    said = advice(rows)
+    assert learned(table(NONE, CHANCE, SPARSE)) == {"none", "random_k"}
+    said = advised(NONE, CHANCE, SPARSE)
     assert "dp_sgd" not in said[0] and any(line.startswith("Not compared: dp_sgd cost more than 10") for line in said)
+
+
+def test_one_that_costs_more_and_lets_less_through_is_named():
+    dear, dearer = ("power_sgd", 0.01, 0.01, 0.77, {}), ("prune_easiest", 0.8, 0.8, 0.77, {})
+    assert "Less comes through, for 3 to 10 points: power_sgd 1% (-8.0 points)." in advised(NONE, ROUNDED, dear, dearer)
+    assert "power_sgd 1%" in advised(NONE, dear)[1]
+    assert "Less" not in str(advised(NONE, SPARSE, dear))
+
+
+def test_where_nothing_was_learned_no_defense_is_named():
+    (said,) = advice(table(NONE, SPARSE), 0.6)
+    assert "not learned" in said and "0.85 after round 8, 0.60 before" in said and "random_k" not in said
+    utility = pd.DataFrame({"round": [0, 0, 1], "defense": "none", "test_accuracy": [0.1, 0.2, 0.9]})
+    assert untrained(utility) == pytest.approx(0.15)
 
 
 def test_the_worst_threat_model_is_what_a_defense_leaks():
     union = ("random_k", 0.6, 0.6, 0.83, {"threat_model": "observer", "adaptive": True, "attack": "ntk"})
-    rows = table(NONE, SPARSE, union)
-    assert compared(rows).leak.tolist() == [0.6, 1.0]
-    assert "60% of the private images" in advice(rows)[0] and "(ntk, told the defense, observer)" in advice(rows)[0]
+    assert compared(table(NONE, SPARSE, union)).leak.tolist() == [0.6, 1.0]
+    said = advised(NONE, SPARSE, union)[0]
+    assert "60% of the private images" in said and "ntk, told the defense (observer)" in said
 
 
 def test_where_none_helps_or_none_is_compared_that_is_said():
-    assert advice(table(NONE, CHANCE))[0] == "No defense is among those that cost at most 3 points of accuracy."
-    assert "lets less through than no defense: 100%" in advice(table(NONE, ("clipping", 1.0, 1.0, 0.85, {})))[0]
-    assert advice(table(NONE)) == advice(table(SPARSE)) == []
+    assert advised(NONE, CHANCE)[0] == "No defense costs at most 3 points of accuracy."
+    assert "lets less through than none: 100%" in advised(NONE, ("clipping", 1.0, 1.0, 0.85, {}))[0]
+    assert advised(NONE) == advised(SPARSE) == []
     broken = ("top_k", float("nan"), float("nan"), 0.85, {})
-    assert "random_k lets least" in advice(table(NONE, broken, SPARSE))[0]  # a row that broke ends nothing
+    assert "random_k lets least" in advised(NONE, broken, SPARSE)[0]  # a row that broke ends nothing

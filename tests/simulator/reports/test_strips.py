@@ -70,4 +70,4 @@ def test_a_title_says_where_and_how_much(record):
     many["recovered"], many["held"], many["cell"] = 1, 2, "learning_rate=0.1,seed=0"
     assert title_of(many).startswith("client 0, round 1 (learning rate 0.1, seed 0): 1 of 3 recovered, 2 held, leakage")
     many["recovered_affine"] = 3
-    assert "1 of 3 recovered, 2 held, 3 affine, leakage" in title_of(many)
+    assert "1 of 3 recovered, 2 held, 3 relit, leakage" in title_of(many)

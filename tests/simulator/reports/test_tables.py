@@ -88,14 +88,14 @@ def test_swept_columns_that_end_alike_are_both_shown():
 
 def test_what_recovered_does_not_say_is_shown_where_it_differs_within_eighty_columns():
     plain = rows(attack="span", held=7, recovered_affine=7, precision=1.0)
-    assert not {"held", "affine", "group", "precision"} & set(text(plain).split())
+    assert not {"held", "relit", "group", "precision"} & set(text(plain).split())
     frame = rows(attack="span", client=-1, threat_model="observer", held=8, recovered_affine=8, recovered_group=8)
     frame = frame.assign(recovered=[0, 7], precision=[0.0, 0.5], num_private=16, num_held=[0, 9])
     table = printed(full_table(frame, [], 80))
     heading, last = (table.splitlines()[i].split() for i in (-4, -1))
-    assert heading[:8] == "round client threat attack recovered held affine group".split() and "…" not in table
+    assert heading[:8] == "round client threat attack recovered held relit group".split() and "…" not in table
     assert last[3:10] == "span 7 of 16 8 8 8".split()
-    assert "held: recovered by any candidate" in legend(heading) and "held:" not in legend(["recovered"])
+    assert "held: recovered, counting" in legend(heading) and "held:" not in legend(["recovered"])
 
 
 def test_runs_from_before_these_columns_are_still_printed():
@@ -111,7 +111,7 @@ def test_a_cell_is_the_same_on_the_screen_and_on_the_page():
     page = leakage_grid(frame).cells()
     line = text(frame).splitlines()[-1]
     assert page["client"] == ["0", "all"] or page["client"] == ["all", "0"]
-    for name in ("recovered", "held", "affine", "leakage"):
+    for name in ("recovered", "held", "relit", "leakage"):
         assert page[name][page["client"].index("all")] in line
 
 

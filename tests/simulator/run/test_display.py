@@ -53,11 +53,11 @@ def test_a_reason_that_attacks_share_is_said_once(said):
     assert text()[3].endswith("client 2, server, ntk, failed: as before")
 
 
-def test_the_union_of_all_clients_is_called_so(said):
+def test_the_union_of_all_clients_is_called_so_and_a_setting_of_a_sweep_is_named(said):
     lines, text = said
     lines.start(rounds=0, attacks=1)
-    lines.attack_done(row(client=-1, threat_model="observer"))
-    assert text()[1] == "fedspill: 1 of 1 attacks: round 1, all clients, observer, ntk, done"
+    lines.attack_done(row(client=-1, threat_model="observer", cell="defense=noise,seed=0"))
+    assert text()[1] == "fedspill: 1 of 1 attacks: defense=noise,seed=0, round 1, all clients, observer, ntk, done"
 
 
 def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):

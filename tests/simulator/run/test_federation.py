@@ -60,7 +60,7 @@ def start(tmp_path, monkeypatch):
 
 
 def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start):
-    with pytest.raises(CellsFailed, match=r"^1 of 3 cells failed: learning_rate=10.0 .*3 of 3 clients failed"):
+    with pytest.raises(CellsFailed, match=r"^1 of 3 settings failed: learning_rate=10.0 .*3 of 3 clients failed"):
         start("learning_rate=10.0")
     assert finished_cells(tmp_path / "out") == {"learning_rate=0.1", "learning_rate=0.05"}
     rows = pd.read_parquet(tmp_path / "out" / "utility.parquet")

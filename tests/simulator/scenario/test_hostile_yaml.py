@@ -27,7 +27,7 @@ FILES = {
     "nobody's home": ("name: s\ndata: {root: ~nosuch/x}\n", "'~nosuch/x' is no path"),
     "rounds for ever": ("name: s\nfederation: {rounds: 1000000000000}\n", "line 2: federation.rounds is"),
     "layers for ever": ("name: s\nmodel: {depth: 100000000}\n", "line 2: model.depth is"),
-    "cells for ever": (f"name: s\nsweep: {{{EIGHT_AXES}}}\n", "100,000,000 cells"),
+    "cells for ever": (f"name: s\nsweep: {{{EIGHT_AXES}}}\n", "100,000,000 settings"),
 }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_an_interrupted_run_keeps_its_finished_cells_and_does_the_others(swept, 
     again = run_scenario(CONTENT, folder / "out").leakage
     pd.testing.assert_frame_equal(again.drop(columns="seconds"), before.drop(columns="seconds"), check_exact=True)
     said = capsys.readouterr().err
-    assert "cell 'strategy=FedAvg' is done again" in said and "global_0002.safetensors' is cut off or changed" in said
+    assert "'strategy=FedAvg' is done again" in said and "global_0002.safetensors' is cut off or changed" in said
     content[len(content) // 2] ^= 1
     assert checkpoint.read_bytes() == content
     untouched = ~before["federation.strategy"].isin([FEDMEDIAN, FEDAVG])
