@@ -144,10 +144,8 @@ def run_audit(
                     if job.name not in again:
                         ledger.add(job.name, **result._asdict())
                     continue
-                if job.name in again:
-                    ledger.replace(job.name, job.columns, **result._asdict())
-                else:
-                    ledger.add(job.name, **result._asdict())
+                ledger.put(job.name, job.columns, **result._asdict())
+                if job.name not in again:
                     ledger.mark_done(job.name)
                 display.attack_done(result.leakage[0])
         finally:  # whatever stopped the audit, what was found is kept
