@@ -97,7 +97,12 @@ def audit(
         seed=seed,
     )
     folder = Path(out or f"{options.recording}-audit").resolve()
-    if overwrite or not is_finished(folder, digest_of(options, Recording(options.recording))):
+    try:
+        finished = not overwrite and is_finished(folder, digest_of(options, Recording(options.recording)))
+    except InputError:
+        AuditPlan.of(options, folder)  # another --out does not mend a wrong model
+        raise
+    if not finished:
         plan = AuditPlan.of(options, folder)
         left = TimeLeft(minutes)
         run_audit(plan, display or Display(), left, timeout=timeout, workers=workers, overwrite=overwrite)

@@ -154,8 +154,18 @@ def test_a_finished_audit_answers_from_its_tables_without_its_network(recorded, 
     monkeypatch.setattr("simulator.audit.plan.construct", lambda *given, **options: pytest.fail("it made the network"))
     again = audited(recorded, "twice", clients=[0])
     pd.testing.assert_frame_equal(again.leakage, first.leakage)
-    with pytest.raises(InputError, match="already holds another audit"):
-        audited(recorded, "twice", clients=[1])
+
+
+def test_what_is_wrong_with_the_options_comes_before_a_folder_that_is_taken(recorded):
+    audited(recorded, "taken", clients=[0])
+    for others, says in (
+        ({"clients": [1]}, "already holds another audit"),
+        ({"shape": (1, 8, 9)}, "cannot take images of shape"),
+        ({"model": "torch.nn:Identity"}, "row of class scores"),
+    ):
+        given = {"model": f"{recorded}/net.py:net", "shape": SHAPE, "clients": [0], **SPAN, **others}
+        with pytest.raises(InputError, match=says):
+            audit(recorded, out=recorded / "taken", page=False, **given)
 
 
 def test_from_python_there_is_a_page_too(recorded):
