@@ -59,7 +59,7 @@ class CellRecorder:
         self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
         if state is None:
             for key, view in self._views(round, reply.client):
-                self._note(key, view, reply.status, reply.detail)
+                self._note(key, view, reply.status, f"the client sent no update: {reply.detail}")
             return
         if not self.cell.scenario.keeps(round):
             return
