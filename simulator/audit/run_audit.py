@@ -7,6 +7,7 @@ run.page                          # report.html; `run.show()` has the pictures o
 """
 
 import contextlib
+import itertools
 import logging
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from simulator.scenario.sections import EngineConfig
 if TYPE_CHECKING:
     from simulator.evaluation.dispatch import Dispatcher
 JOBS = "jobs"  # in `audit.yaml`: how many attacks on updates the audit has
+TRUTHS = "truth of clients"  # likewise: which file is whose
 
 
 def audit(
@@ -134,14 +136,18 @@ def run_audit(
     gc_tuning.look_as_usual()
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     jobs = len(plan.keys) * len(plan.attacks)
+    whose, doubts = plan.whose_truth
     description = {"audit": plan.options.described(), "digest": plan.digest, JOBS: jobs, **surroundings()}
+    description |= {TRUTHS: [*whose, *doubts]} if whose else {}
     with claimed_folder(plan.out, AUDIT, description, overwrite) as notes:
         ledger = Ledger(plan.out)
         for line in (*notes, *ledger.problems):
             display.note(line)
         again = {name for name, _ in ledger.out_of_time}
         todo = [job for job in make_jobs(plan, timeout) if job.name in again or job.name not in ledger.done]
-        display.price(lambda: describe_audit(plan, todo, left.minutes))
+        display.price(lambda: itertools.chain(whose, describe_audit(plan, todo, left.minutes)))
+        for line in doubts:
+            display.note(f"warning: {line}")
         display.start(0, len(todo))
         try:
             for job, result in _results(plan, todo, display, workers, left):
