@@ -143,7 +143,7 @@ def npz_array(path: Path, name: str, called: str) -> np.ndarray:
     if not present:
         raise InputError(f"{called} {str(path)!r}: this is no npz file; numpy.savez(FILE, {name}=…) writes one")
     if name not in present:
-        raise InputError(f"{called} {str(path)!r}: no array is called `{name}`, but {', '.join(present)}: name it so")
+        raise InputError(f"{called} {str(path)!r}: it holds no array `{name}`, but {', '.join(present)}: name it so")
     return read_npz(path, (name,))[name]
 
 
