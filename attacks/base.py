@@ -10,11 +10,12 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor
 
+from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known, check_values
 from attacks.interface.pictures import Normalization, Pictures
-from attacks.interface.plugins import Registry, subclass_of
+from attacks.interface.plugins import Registry, hook_of, subclass_of
 from attacks.interface.torch_tools import choose_device, exact_convolutions, without_subnormals
 from attacks.update.private_set import (
     check_knowledge,
@@ -172,7 +173,7 @@ class Attack(ABC):
         told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
         with exact_convolutions(), without_subnormals():
-            found = self.reconstruct(own, told, generator, progress).ranked()
+            found = self._ranked(self.reconstruct(own, told, generator, progress))
         warnings += found.warnings
         mean = found.pixel_mean
         if not mean:
@@ -189,6 +190,12 @@ class Attack(ABC):
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )
+
+    def _ranked(self, made: Reconstruction) -> Reconstruction:
+        try:
+            return made.ranked()
+        except Exception as error:  # whatever a class of the user's has returned
+            raise InputError(f"{hook_of(self, 'reconstruct')} has to return a Reconstruction: {error}") from error
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
         """Raise InputError where `run` would refuse this network with this knowledge; no update is looked at."""
@@ -221,7 +228,7 @@ AttackClass = TypeVar("AttackClass", bound=type[Attack])
 
 def register(attack: AttackClass) -> AttackClass:
     """Register an attack by its `name`; a class decorator. Raises InputError where another attack has that name."""
-    ATTACKS.add(attack.name, attack)
+    ATTACKS.add(attack)
     return attack
 
 

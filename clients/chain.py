@@ -1,5 +1,6 @@
 """Build the defenses that a scenario names, and run a chain of them around the local training of one client."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.options import check_known
-from attacks.interface.plugins import load_object, require_allowed
+from attacks.interface.plugins import hook_of, load_object, require_allowed
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
-from clients.defenses.base import Metrics, Transformation
+from clients.defenses.base import Metrics, ServerHalf, Transformation
 from clients.defenses.differential_privacy.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
@@ -28,7 +29,10 @@ def build_defense(config: DefenseConfig) -> Defense:
         return FlowerMod(config.name, config.options)
     defense = DEFENSES.find(config.name)
     check_known(f"defense {config.name!r}", config.options, [option.name for option in fields(defense)])
-    return made_with(defense, f"defense {config.name!r}", config.options)
+    made = made_with(defense, f"defense {config.name!r}", config.options)
+    if not isinstance(made.server_half(), ServerHalf):
+        raise InputError(f"{hook_of(made, 'server_half')} has to return a ServerHalf")
+    return made
 
 
 def _is_defense(path: str) -> bool:
@@ -37,9 +41,9 @@ def _is_defense(path: str) -> bool:
         return True
     try:
         require_allowed(path)
-        return DEFENSES.accept(load_object(path, "defense")) is not None
     except InputError:
         return False
+    return DEFENSES.accept(load_object(path, "defense")) is not None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,14 @@ class Link(TrainingHook):
     def local_step(self, batch: Batch, generator: torch.Generator) -> Batch:
         return self.defense.local_step(batch, generator)
 
+    def checked(self, hook: str, made: Any, wanted: str, fits: Callable[[Any], bool]) -> tuple[Any, Metrics]:
+        """Return what a hook has returned, with metrics; InputError names its file and line if it is no such pair."""
+        with contextlib.suppress(TypeError, ValueError, LookupError, AttributeError):
+            result, metrics = made
+            if isinstance(metrics, dict) and fits(result):
+                return result, metrics
+        raise InputError(f"{hook_of(self.defense, hook)} has to return ({wanted}, metrics)")
+
     def protect(self, received: State, state: State, run_mod: RunMod | None) -> tuple[State, Metrics]:
         """Return (the state to send instead of `state`, metrics). A defense acts on parameters. A statistic of
         BatchNorm is sent as it is, or as it was received if the defense withholds it."""
@@ -69,7 +81,12 @@ class Link(TrainingHook):
             return {**state, **run_mod(mod, self.defense.name, parameters)}, {}
         trained = [name for name, parameter in self.context.model.named_parameters() if parameter.requires_grad]
         delta = {name: state[name] - received[name] for name in trained}
-        protected, reported = self.defense.protect_update(delta, self.context)
+        made = self.defense.protect_update(delta, self.context)
+
+        def fits(one: Any) -> bool:
+            return all(one[name].shape == delta[name].shape for name in trained)
+
+        protected, reported = self.checked("protect_update", made, "tensors of the names and shapes in delta", fits)
         unchanged = all(protected[name] is delta[name] for name in trained)  # no rounding where nothing was done
         sent = {} if unchanged else {name: received[name] + protected[name] for name in trained}
         return {**state, **sent, **kept}, reported
@@ -98,7 +115,10 @@ class DefenseChain:
         metrics: Metrics = {}
         for link in self.links:
             link.defense.check(link.context)
-            data, reported = link.defense.prepare_data(data, link.context)
+            made = link.defense.prepare_data(data, link.context)
+            data, reported = link.checked(
+                "prepare_data", made, "a TrainingSet", lambda one: isinstance(one, TrainingSet)
+            )
             metrics |= reported
         return data, metrics
 
@@ -115,6 +135,8 @@ class DefenseChain:
         encoding = Encoding()
         for link in self.links:
             encoding = link.defense.encode(encoding, link.context)
+            if not isinstance(encoding, Encoding):
+                raise InputError(f"{hook_of(link.defense, 'encode')} has to return an Encoding")
         return encoding.bytes(sum(value.numel() for value in state.values() if value.is_floating_point()))
 
     def privacy_spent(self, steps: int, count: int) -> tuple[Guarantee, ...]:

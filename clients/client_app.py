@@ -1,7 +1,6 @@
 """The Flower ClientApp: messages in, messages out; the work is in `clients.local_update`."""
 
 import contextlib
-import importlib
 import json
 import traceback
 from pathlib import Path
@@ -13,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from attacks.interface.plugins import look_in_working_folder, require_allowed, users_frames
+from attacks.interface.plugins import load_object, require_allowed, users_frames
 from attacks.interface.torch_tools import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod
@@ -52,6 +51,8 @@ def train(message: Message, context: Context) -> Message:
             return Message(content=trained(message, context), reply_to=message)
     except OutOfTime:
         return Message(Error(OUT_OF_TIME, "out of time"), reply_to=message)
+    except InputError as error:  # it says where by itself
+        return Message(Error(CLIENT_APP_RAISED, str(error)), reply_to=message)
     except (Exception, SystemExit) as error:  # code of the user's own: its exit would take the worker with it
         frame = (users_frames(error) or traceback.extract_tb(error.__traceback__))[-1]
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -125,13 +126,11 @@ def run_flower_mod(mod: FlowerMod, state: State, message: Message, context: Cont
 def load_mod(mod: FlowerMod) -> Any:
     """Load the Flower mod at an import path; raise InputError if there is none, or it may not run."""
     require_allowed(mod.path)
-    look_in_working_folder()
-    module, _, attribute = mod.path.partition(":")
+    found = load_object(mod.path, "defense")
     try:
-        found = getattr(importlib.import_module(module), attribute)
         made = found(**mod.options) if isinstance(found, type) else found
     except Exception as error:  # the module is the user's
-        raise InputError(f"defense {mod.path!r} cannot be loaded: {' '.join(str(error).split())}") from None
+        raise InputError(f"defense {mod.path!r} cannot be made: {' '.join(str(error).split())}") from None
     if not callable(made):
         raise InputError(f"defense {mod.path!r} is a {type(made).__name__}, no Flower mod: name a function or a class")
     return made

@@ -7,6 +7,7 @@ name, `FILE.py:factory` or `package.module:name`, could be any program. Whoever 
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import sysconfig
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from attacks.interface.errors import InputError, nearest
 
@@ -65,12 +66,15 @@ class Registry(dict[str, Part]):
             self[name] = self._load(name)
         return self[name]
 
-    def add(self, name: str, part: Part) -> None:
-        """Add a part under its name. Raises InputError where another class has it, whose rows would be of this one."""
+    def add(self, part: Part) -> None:
+        """Add a part under its `name`. Raises InputError where it has none, or that of another class, whose rows would
+        be of this one."""
+        own, name = getattr(part, "__qualname__", str(part)), getattr(part, "name", None)
+        if not isinstance(name, str):
+            raise InputError(f'{self.kind} {own} has no `name`: write name: ClassVar[str] = "…" in the class')
         there = self.get(name)
         if there is not None and _origin(there) != _origin(part):
-            own, other = (getattr(one, "__qualname__", str(one)) for one in (part, there))
-            other = f"{getattr(there, '__module__', '')}.{other}"
+            other = f"{getattr(there, '__module__', '')}.{getattr(there, '__qualname__', there)}"
             raise InputError(f"{self.kind} {own}: the name {name!r} is that of {other}: choose another")
         self[name] = part
 
@@ -156,6 +160,12 @@ def own_traceback(error: BaseException) -> str:
         return f"{error.filename}, line {error.lineno}: {error.msg}"
     innermost = (users_frames(error) or list(traceback.extract_tb(error.__traceback__)))[-1:]
     return "".join([*traceback.format_list(innermost), *traceback.format_exception_only(error)]).rstrip()
+
+
+def hook_of(owner: object, hook: str) -> str:
+    """Name a method of a class of the user's, with its place: "Mine.reconstruct (mine.py:7)"."""
+    code = cast(Any, inspect.unwrap(getattr(type(owner), hook))).__code__
+    return f"{type(owner).__name__}.{hook} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:

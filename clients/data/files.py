@@ -141,9 +141,9 @@ def npz_array(path: Path, name: str, called: str) -> np.ndarray:
     """Read one array of a user's npz file. called: the name of its content in errors, images of some kind."""
     present = npz_fields(path)
     if not present:
-        raise InputError(f"{called} {str(path)!r} are no npz file: write one with numpy.savez(FILE, {name}=…)")
+        raise InputError(f"{called} {str(path)!r}: this is no npz file; numpy.savez(FILE, {name}=…) writes one")
     if name not in present:
-        raise InputError(f"{called} {str(path)!r} have no array `{name}`, but {', '.join(present)}: name it so")
+        raise InputError(f"{called} {str(path)!r}: it holds no array `{name}`, but {', '.join(present)}: name it so")
     return read_npz(path, (name,))[name]
 
 

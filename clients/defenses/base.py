@@ -223,7 +223,7 @@ DefenseClass = TypeVar("DefenseClass", bound=type[Defense])
 
 def register(defense: DefenseClass) -> DefenseClass:
     """Class decorator: make a defense known by its `name`. Raises InputError where another defense has that name."""
-    DEFENSES.add(defense.name, defense)
+    DEFENSES.add(defense)
     return defense
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.plugins import Registry, load_object, own_traceback, require_allowed, subclass_of
@@ -173,15 +174,30 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
 
 def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tuple[int, ...]:
     """Return the shape of the model's outputs for one image (C, H, W); raise InputError if it takes no such images."""
-    parameter = next(model.parameters(), torch.zeros(()))
+    parameter, entered = next(model.parameters(), torch.zeros(())), list[tuple[nn.Module, Any]]()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), register_module_forward_pre_hook(lambda *call: entered.append(call)):
             found = model.eval()(torch.zeros(2, *shape).to(parameter))
     except InputError as error:
         raise InputError(f"model {name!r}: {error}") from None
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = (entered and _misfit(model, *entered[-1])) or " ".join(str(error).split())[:200]
         raise InputError(f"model {name!r} cannot take images of shape {shape}: {reason}") from None
     except (Exception, SystemExit) as error:
         raise InputError(f"model {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
     return tuple(found.shape[1:])
+
+
+def _misfit(model: nn.Module, layer: nn.Module, given: tuple[Any, ...]) -> str:
+    """Return what a layer takes and what it gets, if that is why it raised; else ""."""
+    what, wanted, place = "", 0, -1
+    if isinstance(layer, nn.Linear):
+        what, wanted = "numbers", layer.in_features
+    elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        what, wanted, place = "channels", layer.in_channels, 1 - layer.weight.dim()
+    if not what or not given or given[0].dim() < -place or given[0].shape[place] == wanted:
+        return ""
+    name = next((name for name, part in model.named_modules() if part is layer), "")
+    return (
+        f"its layer {name!r} takes {wanted} {what} and gets {given[0].shape[place]}; a shape is channels,height,width"
+    )

@@ -59,7 +59,7 @@ class CellRecorder:
         self.spent[reply.client] = reply.guarantees or self.spent.get(reply.client, ())
         if state is None:
             for key, view in self._views(round, reply.client):
-                self._note(key, view, reply.status, reply.detail)
+                self._note(key, view, reply.status, f"the client sent no update: {reply.detail}")
             return
         if not self.cell.scenario.keeps(round):
             return
@@ -88,7 +88,7 @@ class CellRecorder:
                 self._note(key, view, "skipped", view.hidden_by)
             elif (view.source, key.client) in seen:
                 recorded = self.observations.write(key, view, healthy)
-                for job in self._jobs(key, view):
+                for job in self._jobs(key, view, self.store.checksum(recorded)):
                     self.retention.begin(job.name, recorded.files)
                     self.submit(job)
         last = self.cell.scenario.kept_rounds
@@ -109,9 +109,9 @@ class CellRecorder:
         recorded = seen.model_copy(update={"defense_facts": facts, "guarantees": guarantees})
         return recorded, grant(self.cell.scenario, self.data, seen.clients, facts)
 
-    def _jobs(self, key: ObservationKey, view: View) -> list[Job]:
+    def _jobs(self, key: ObservationKey, view: View, of: str = "") -> list[Job]:
         attacks, setting = self.cell.scenario.attacks_by(view.adversary), Setting.of(self.cell)
-        return [Job(setting, self.store.root, key, attack) for attack in attacks]
+        return [Job(setting, self.store.root, key, attack, of) for attack in attacks]
 
     def _note(self, key: ObservationKey, view: View, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""

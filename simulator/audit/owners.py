@@ -115,6 +115,36 @@ class AuditTruth:
         return attacked.knowledge.num_private or attacked.found.num_inferred or (shown.count if shown else None)
 
 
+def describe_owners(truth: AuditTruth, clients: Mapping[int, SeenClient]) -> list[str]:
+    """Say from which file the truth of each client is, a line each."""
+    files, lines = read_truth(truth.path, truth.shape), []
+    if truth.owners is None:
+        return [f"all clients: truth from {truth.path.name} ({len(files.images)} images)"]
+    for client, file in truth.owners.items():
+        name, place = str(clients[client].name or client), f"/{files.names[file]}" if files.by_client else ""
+        called = f"client {client}" if name == str(client) else f"client {client} ({name})"
+        lines.append(f"{called}: truth from {truth.path.name}{place} ({files.counts[file]} images)")
+    return lines
+
+
+def doubt_owners(truth: AuditTruth, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> list[str]:
+    """Name clients that share a truth, and those that `--owner` (said) calls by a number that is not their own."""
+    names, owners, doubts = read_truth(truth.path, truth.shape).names, truth.owners, []
+    if owners is None:
+        one = f"{len(clients)} clients are compared with one truth, {truth.path.name!r}: {WHOSE}"
+        return [one] if len(clients) > 1 else []
+    for file in {file: None for file in owners.values() if list(owners.values()).count(file) > 1}:
+        shared = " and ".join(str(client) for client in owners if owners[client] == file)
+        doubts.append(f"clients {shared} are compared with one truth, {names[file]!r}: give each its own by --owner")
+    for client in owners:
+        if str(client) in said and str(client) != str(clients[client].name):
+            doubts.append(
+                f"--owner {client}: no client calls itself so; it is client {client} of the recording, in the order in "
+                "which the server first saw them"
+            )
+    return doubts
+
+
 def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> dict[int, int]:
     """Return client -> number of its file. said: node -> file or folder; a node by its id, its name, or its number in
     the recording. Raise InputError for a node or a file that is not there."""
@@ -143,7 +173,10 @@ def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
     if not found:
         by_id = {file: number for number, file in enumerate(files.names)}
-        found = {client: by_id[str(seen.node)] for client, seen in clients.items() if str(seen.node) in by_id}
+        ids = {
+            client: str(seen.node) for client, seen in clients.items() if seen.node != client
+        }  # else numbers of ours
+        found = {client: by_id[node] for client, node in ids.items() if node in by_id}
     return found if found and len(found) == len(clients) else None
 
 

@@ -20,7 +20,14 @@ from attacks.interface.pictures import Normalization
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
-from simulator.audit.owners import AuditTruth, owners_by_name, owners_by_update, owners_said
+from simulator.audit.owners import (
+    AuditTruth,
+    describe_owners,
+    doubt_owners,
+    owners_by_name,
+    owners_by_update,
+    owners_said,
+)
 from simulator.audit.recording import Recording
 from simulator.evaluation.candidate_images import AuditCandidates, check_candidates
 from simulator.evaluation.image_files import Shape, read_images, read_truth
@@ -198,6 +205,14 @@ class AuditPlan:
             normalization=self.normalization,
             seed=options.seed,
         )
+
+    @property
+    def whose_truth(self) -> tuple[list[str], list[str]]:
+        """Lines on the file that is the truth of each client, and doubts about that; none without a truth."""
+        if self.truth is None:
+            return [], []
+        clients = self.recording.clients
+        return describe_owners(self.truth, clients), doubt_owners(self.truth, clients, self.options.owners or {})
 
     def setting(self, timeout: float = TIMEOUT) -> Setting:
         """Return the setting of all jobs. timeout: processor seconds that an attack may take."""

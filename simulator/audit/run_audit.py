@@ -7,6 +7,7 @@ run.page                          # report.html; `run.show()` has the pictures o
 """
 
 import contextlib
+import itertools
 import logging
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from simulator.scenario.sections import EngineConfig
 if TYPE_CHECKING:
     from simulator.evaluation.dispatch import Dispatcher
 JOBS = "jobs"  # in `audit.yaml`: how many attacks on updates the audit has
+TRUTHS = "truth of clients"  # likewise: which file is whose
 
 
 def audit(
@@ -97,7 +99,12 @@ def audit(
         seed=seed,
     )
     folder = Path(out or f"{options.recording}-audit").resolve()
-    if overwrite or not is_finished(folder, digest_of(options, Recording(options.recording))):
+    try:
+        finished = not overwrite and is_finished(folder, digest_of(options, Recording(options.recording)))
+    except InputError:
+        AuditPlan.of(options, folder)  # another --out does not mend a wrong model
+        raise
+    if not finished:
         plan = AuditPlan.of(options, folder)
         left = TimeLeft(minutes)
         run_audit(plan, display or Display(), left, timeout=timeout, workers=workers, overwrite=overwrite)
@@ -129,14 +136,18 @@ def run_audit(
     gc_tuning.look_as_usual()
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     jobs = len(plan.keys) * len(plan.attacks)
+    whose, doubts = plan.whose_truth
     description = {"audit": plan.options.described(), "digest": plan.digest, JOBS: jobs, **surroundings()}
+    description |= {TRUTHS: [*whose, *doubts]} if whose else {}
     with claimed_folder(plan.out, AUDIT, description, overwrite) as notes:
         ledger = Ledger(plan.out)
         for line in (*notes, *ledger.problems):
             display.note(line)
         again = {name for name, _ in ledger.out_of_time}
         todo = [job for job in make_jobs(plan, timeout) if job.name in again or job.name not in ledger.done]
-        display.price(lambda: describe_audit(plan, todo, left.minutes))
+        display.price(lambda: itertools.chain(whose, describe_audit(plan, todo, left.minutes)))
+        for line in doubts:
+            display.note(f"warning: {line}")
         display.start(0, len(todo))
         try:
             for job, result in _results(plan, todo, display, workers, left):
@@ -144,10 +155,8 @@ def run_audit(
                     if job.name not in again:
                         ledger.add(job.name, **result._asdict())
                     continue
-                if job.name in again:
-                    ledger.replace(job.name, job.columns, **result._asdict())
-                else:
-                    ledger.add(job.name, **result._asdict())
+                ledger.put(job.name, job.columns, **result._asdict())
+                if job.name not in again:
                     ledger.mark_done(job.name)
                 display.attack_done(result.leakage[0])
         finally:  # whatever stopped the audit, what was found is kept

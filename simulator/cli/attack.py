@@ -3,7 +3,7 @@
 import math
 import re
 
-from attacks import InputError
+from attacks import ATTACKS, InputError
 from simulator.audit.plan import AuditOptions
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
@@ -17,6 +17,8 @@ from simulator.tools.one_update import FACTS, Update, attack_update, check_repla
 
 
 def attack(typed: AttackCommand) -> Answer:
+    if not typed.name:
+        raise InputError(f"which attack? Give --attack {', '.join(ATTACKS.known())}, or FILE.py:CLASS")
     check_out(typed.out_dir)
     check_replaceable(typed.out_dir)
     update = _update(typed)

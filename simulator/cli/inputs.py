@@ -1,5 +1,6 @@
 """Parse options that are typed as text: numbers, knowledge, an attack, an update."""
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -91,9 +92,12 @@ def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Kno
 def parse_numbers(option: str, text: str | None) -> tuple[float, ...]:
     """Return the numbers of `0.5` or `0.4914,0.4822,0.4465`; none where the option is not given."""
     try:
-        return tuple(float(part) for part in text.split(",")) if text is not None else ()
+        numbers = tuple(float(part) for part in text.split(",")) if text is not None else ()
     except ValueError:
         raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
+    if not all(math.isfinite(number) and (number > 0 or option != "--std") for number in numbers):
+        raise InputError(f"{option} {text}: {'divide by numbers above 0' if option == '--std' else 'subtract numbers'}")
+    return numbers
 
 
 def parse_shape(text: str) -> Shape:
@@ -108,8 +112,11 @@ def parse_fields(items: list[str]) -> dict[str, Any]:
     """Return the items FIELD=VALUE of --know by field. Values are YAML; "0.4,0.5" is a list as "[0.4, 0.5]" is."""
     for item in items:
         key, equals, _ = item.partition("=")
-        if not equals or key not in Knowledge.names():
-            raise InputError(f"--know {item!r}: write FIELD=VALUE{nearest(key, Knowledge.names())}")
+        if not equals:
+            raise InputError(f"--know {item!r}: write FIELD=VALUE, e.g. num_private=16")
+        if key not in (known := Knowledge.names()):
+            meant = nearest(key, known).removesuffix(f" (known: {', '.join(known)})")
+            raise InputError(f"--know {item!r}: no field {key!r}{meant} (known: {', '.join(known)})")
     listed = re.compile(r"([^=]+)=(-?[\d.][^\[\],]*(?:,[^\[\],]+)+)")
     return _parse([listed.sub(r"\1=[\2]", item) for item in items])
 

@@ -38,7 +38,8 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
 ]
 
-cli = typer.Typer(name="fedspill", no_args_is_help=True, pretty_exceptions_enable=False)
+# click suggests commands, too
+cli = typer.Typer(name="fedspill", no_args_is_help=True, pretty_exceptions_enable=False, suggest_commands=False)
 
 
 def show_version(wanted: bool) -> None:

@@ -192,7 +192,7 @@ class AttackCommand(UpdateCommand):
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
     comes out is scored. There are tables, pictures and a page, as of a run."""
 
-    name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")]
+    name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")] = ""
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")]
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = field(
         default_factory=list

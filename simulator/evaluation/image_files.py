@@ -92,6 +92,9 @@ def read_labels(path: Path, count: int) -> Tensor | None:
 def _npz_images(path: Path, called: str, in_pixels: bool) -> Tensor:
     if not path.exists():
         raise InputError(f"{called} {str(path)!r} does not exist")
+    if not npz_fields(path):
+        pictures = f"a folder of pictures ({', '.join(ENDINGS)})"
+        raise InputError(f"{called} {str(path)!r}: give an npz file, by numpy.savez(FILE, images=…), or {pictures}")
     pixels = npz_array(path, "images", called)
     if pixels.ndim != 4 or not len(pixels) or (pixels.dtype != np.uint8 and pixels.dtype.kind != "f"):
         raise InputError(

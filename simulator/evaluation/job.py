@@ -66,12 +66,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack on one observation, small and picklable. root: the cell's folder on the machine that sends the job."""
+    """One attack on one observation, small and picklable. root: the cell's folder on the machine that sends the job.
+    of: the checksum of the observation, "" if nobody asks for it."""
 
     setting: Setting
     root: Path
     key: ObservationKey
     attack: AttackConfig
+    of: str = ""
 
     @property
     def name(self) -> str:

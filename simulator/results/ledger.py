@@ -2,18 +2,19 @@
 
 Rows are appended to the journal as they come, one JSON object a line, and written as parquet and CSV at the end.
 
-    {"table": "leakage", "cell": "seed=0", "row": {…}}
+    {"table": "leakage", "cell": "seed=0", "row": {…}, "of": "89abcdef", "among": 9}
     {"done": "seed=0", "rows": 12, "files": {"cells/seed=0/checkpoints/global_0000.safetensors": "01234567"}}
 
 A line that was torn does not parse and is left out. The line that says that a cell is done has the number of its rows,
-so that a missing row is noticed.
+so that a missing row is noticed. So have the rows of an attack: `of` is the checksum of what it attacked.
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,7 @@ class Ledger:
     """Append-only journal of a run directory, and the tables made of it.
 
     A cell of a sweep, or a job of an audit, counts once it is marked done. Reopening an interrupted run keeps the cells
-    that are done and undamaged, and drops the rest.
+    that are done and undamaged, and of the others the attacks that gave a result, to be taken up.
 
     problems: a line about each damage that was found.
     out_of_time: the attacks of finished cells that ran out of time, as the function of that name returns them.
@@ -150,7 +151,9 @@ class Ledger:
         found = inspect(self.journal)
         self.done, self.problems = found.done, found.problems
         self.out_of_time = out_of_time(found)
-        self._rewrite([entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done])
+        self.earlier = _complete(entry for entry in found.entries if entry.get("cell", "") not in self.done)
+        kept = [entry for entry in found.entries if entry.get("cell", entry.get("done")) in self.done]
+        self._rewrite([*kept, *itertools.chain(*self.earlier.values())])
 
     def add(self, cell: str, **tables: list[dict[str, Any]]) -> None:
         """Add rows of a cell, by the name of their table, in one write.
@@ -167,22 +170,39 @@ class Ledger:
                 entries.append({"table": name, "cell": cell, "row": TABLES[name].plain(row)})
         return entries
 
-    def replace(self, cell: str, attack: Mapping[str, Any], **tables: list[dict[str, Any]]) -> None:
-        """Replace an attack's rows of a finished cell by others, in one step. tables: as `add` takes them.
+    def put(self, cell: str, attack: Mapping[str, Any], of: str = "", **tables: list[dict[str, Any]]) -> None:
+        """Add an attack's rows in one step, in the place of those of an earlier try. tables: as `add` takes them.
 
-        attack: the columns that tell its rows from all others of the cell.
+        attack: the columns that tell its rows from all others of the cell. of: the checksum of what it attacked, ""
+        for rows that no other run takes up.
         """
-        mark = next(entry for entry in self._entries if entry.get("done") == cell)
-        kept = [
-            entry
-            for entry in self._entries
-            if entry is not mark and not (entry.get("cell") == cell and attack.items() <= entry["row"].items())
-        ]
-        kept += self._of_tables(cell, tables)
-        self._rewrite([*kept, mark | {"rows": sum(entry.get("cell") == cell for entry in kept)}])
+        entries = self._of_tables(cell, tables)
+        entries = [entry | {"of": of, "among": len(entries)} for entry in entries] if of else entries
+        if self.earlier.pop(_name(cell, attack), None) is None and cell not in self.done:
+            return self._append(*entries)
+        own = [entry for entry in self._entries if entry.get("cell") == cell and attack.items() <= entry["row"].items()]
+        return self._without(cell, own, entries)
+
+    def take_up(self, cell: str, attack: Mapping[str, Any], of: str) -> dict[str, Any] | None:
+        """Keep the rows that an attack has of an interrupted run, and return the first; None if it attacked something
+        else than `of`, or gave no result."""
+        rows = self.earlier.get(_name(cell, attack), [])
+        if not any(entry["of"] == of for entry in rows):
+            return None
+        row: dict[str, Any] = self.earlier.pop(_name(cell, attack))[0]["row"]
+        return row
+
+    def _without(self, cell: str, dropped: list[Entry], added: Iterable[Entry] = ()) -> None:
+        """Replace entries of a cell by others, in one step."""
+        kept = [entry for entry in self._entries if entry not in dropped and entry.get("done") != cell]
+        kept += added
+        rows = sum(entry.get("cell") == cell for entry in kept)
+        self._rewrite(kept + [entry | {"rows": rows} for entry in self._entries if entry.get("done") == cell])
 
     def mark_done(self, cell: str, files: Mapping[str, str] = {}) -> None:
         """Note that a cell is done. files: the checksums of its files, by their names below the run's folder."""
+        if left := [entry for rows in self.earlier.values() for entry in rows if entry["cell"] == cell]:
+            self._without(cell, left)
         self._append({"done": cell, "rows": self._rows[cell], "files": dict(files)})
         self.done.add(cell)
 
@@ -237,6 +257,20 @@ class Ledger:
         for entry in entries:
             self._entries.append(entry)
             self._rows.update([entry["cell"]] if "cell" in entry else [])
+
+
+def _name(cell: str, row: Mapping[str, Any]) -> str:
+    """Return the name of the attack that a row is of."""
+    return json.dumps([cell, *(row.get(column) for column in ORDER[:4])])
+
+
+def _complete(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the rows of every attack that has a result, by its name; those of which one is missing are left out."""
+    found = defaultdict[str, list[Entry]](list)
+    for entry in entries:
+        if "of" in entry and "cell" in entry:
+            found[_name(entry["cell"], entry["row"])].append(entry)
+    return {name: rows for name, rows in found.items() if all(one.get("among") == len(rows) for one in rows)}
 
 
 def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:

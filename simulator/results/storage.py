@@ -5,6 +5,7 @@ tensors, for a worker on another machine.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -147,6 +148,12 @@ class CellStore:
         """Write the file of an observation. knowledge: what its adversary was granted."""
         content = recorded.model_copy(update={"knowledge": knowledge.given()})
         self._note(self.observation_path(recorded.key), content)
+
+    def checksum(self, recorded: RecordedObservation) -> str:
+        """Return the checksum of the file and the checkpoints of an observation that this process has written."""
+        paths = self.observation_path(recorded.key), *map(self.checkpoint_path, recorded.files)
+        parts = [self.files[path.relative_to(self.path).as_posix()] for path in paths]
+        return f"{zlib.crc32(' '.join(parts).encode()):08x}"
 
     def observation_path(self, key: ObservationKey) -> Path:
         return inside(self.path, self.checkpoints / f"{key.name}.json")

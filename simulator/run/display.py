@@ -255,7 +255,7 @@ def interruptible(display: Display) -> Iterator[None]:
             signal.signal(one, lambda again, frame: os._exit(128 + again))
         display.stop()
         print_error("interrupted; what is over is kept, and `fedspill report` shows it")
-        print_error("this goes on; a run begins the setting that was under way again from its first round:")
+        print_error("this goes on; a run trains the setting that was under way anew, and keeps the attacks on it:")
         print(f"  {command_again()}", file=sys.stderr, flush=True)
         os._exit(128 + signum)
 

@@ -170,11 +170,15 @@ class AttackQueue:
 
     def note(self, job: Job, result: JobResult) -> None:
         """Add the rows of a job that is over, or was not started at all."""
-        cell = job.setting.cell
-        if cell in self.ledger.done:  # tried again
-            self.ledger.replace(cell, job.columns, **result._asdict())
-        else:
-            self.ledger.add(cell, **result._asdict())
+        of = job.of if result.leakage[0].get("status") == "ok" else ""
+        self.ledger.put(job.setting.cell, job.columns, of, **result._asdict())
+
+    def submit(self, job: Job) -> None:
+        """Send an attack, unless an interrupted run has made it on the same checkpoints."""
+        if (row := self.ledger.take_up(job.setting.cell, job.columns, job.of)) is None:
+            return self.dispatcher.submit(job)
+        self.recorders[job.setting.cell].attacked(job)
+        return self.display.attack_done(row)
 
     def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
         """Note that the training of a cell is over. files: the checksums of the files that were written of it."""
@@ -234,7 +238,7 @@ def run_cell(
     utility = Utility(cell, data, model, queue.ledger)
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
     store = make_store(plan, cell, data)
-    recorder = CellRecorder(cell, store, data, queue.dispatcher.submit, queue.note)
+    recorder = CellRecorder(cell, store, data, queue.submit, queue.note)
     queue.recorders[cell.name] = recorder
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)

@@ -77,6 +77,7 @@ def check_cell(cell: Cell) -> int:
 
             load_mod(mod)
         defense.check(DefenseContext(config, round=1, client=0, model=model))
+        defense.invariances()  # asked for again where attacks are scored: a fault in it would be theirs
     state = model.state_dict()
     observation = Observation(model, ((state, state),), data.shape)
     for view in {view.adversary: view for view in scenario.views}.values():

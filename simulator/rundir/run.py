@@ -50,6 +50,7 @@ def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:
 
 DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
 PAGE = "report.html"
+WRITTEN = "name the folder that a run, an audit or a benchmark wrote"
 
 
 def read_description(path: Path) -> dict:
@@ -100,8 +101,7 @@ class Run:
         self.path = Path(path)
         found = next((name for name in (DESCRIPTION, AUDIT) if (self.path / name).exists()), None)
         if found is None:
-            hint = ": it is a recording, for `fedspill audit`" if (self.path / "recording.json").exists() else ""
-            raise InputError(f"{str(path)!r} is no run directory: it has no {DESCRIPTION} and no {AUDIT}{hint}")
+            raise InputError(f"{str(path)!r} {_instead(self.path)}")
         self.description = read_description(self.path / found)
         self.is_audit, part = found == AUDIT, Path(found).stem
         if not isinstance(self.description.get(part), dict):
@@ -306,6 +306,17 @@ def _check_values(values: pd.Series, column: Column) -> None:
         raise ValueError(f"column {column.name!r} holds something else than JSON")
     if column.name in NAMED and len(known) < len(values):
         raise ValueError(f"column {column.name!r} has rows without a value")
+
+
+def _instead(path: Path) -> str:
+    """Say of a path that is no run directory what it is, and what to do."""
+    audit = path.with_name(f"{path.name}-audit")
+    if not path.exists():
+        return f"does not exist: {WRITTEN}"
+    if not (path / "recording.json").exists():
+        return f"is no run directory: it has no {DESCRIPTION} and no {AUDIT}; {WRITTEN}"
+    found = f"its audit is {str(audit)!r}" if (audit / AUDIT).exists() else "`fedspill audit` attacks it"
+    return f"is a recording, no run directory: {found}"
 
 
 def _is_json(text: str) -> bool:

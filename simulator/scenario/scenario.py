@@ -280,6 +280,7 @@ def prepare(source: Source, overrides: list[str] | None = None) -> Source:
     source = Source(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
     apply_overrides(source, overrides or [])
+    source.data = {key: value for key, value in source.data.items() if (key, value) != ("sweep", None)}
     return source
 
 
@@ -296,7 +297,9 @@ def apply_overrides(source: Source, overrides: list[str]) -> None:
         if not equals:
             raise InputError(f"--set {override!r}: write key=value")
         source.data = yaml_source.assign(source.data, key.strip(), yaml_source.parse_value(text))
-        source.lines[yaml_source.as_key(key.strip())] = f"--set {one_line(override)}"
+        named = yaml_source.as_key(key.strip())
+        source.lines = {line: where for line, where in source.lines.items() if line[: len(named)] != named}
+        source.lines[named] = f"--set {one_line(override)}"
 
 
 def _expand_shorthands(data: dict[str, Any]) -> None:

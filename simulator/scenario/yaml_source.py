@@ -78,6 +78,7 @@ class Typed(Dumped):
     """Loader for files of people: 1e-3 is a number and 2024-01-01 a text, as in YAML 1.2 and every other language."""
 
 
+REMEDY = {Dumped: "", Typed: "; indent the keys of a section alike, by spaces, write `key: value`, and close brackets"}
 Typed.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -109,7 +110,7 @@ def read_document(path: Path, what: str, loader: type[Dumped]) -> tuple[yaml.Nod
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        wrong = problem_of(error) or f"not YAML: {getattr(error, 'problem', None) or error}"
+        wrong = problem_of(error) or f"not YAML: {getattr(error, 'problem', None) or error}{REMEDY[loader]}"
         raise InputError(f"{path}{line}: {wrong}") from None
 
 
@@ -202,6 +203,8 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
     if not isinstance(parent, str):
         raise InputError(f"{source.where(('extends',))}: extends is {parent!r}, it has to be the path of a YAML file")
     base = read_yaml(path.parent / parent, (*ancestors, path))
+    if not source.data.get("sweep", True):  # the axes of others are taken back
+        base.data.pop("sweep", None)
     return Source(merge(base.data, source.data), {**base.lines, **source.lines})
 
 

@@ -64,6 +64,35 @@ def test_bad_options_are_named(defense, says):
         build_defense(DefenseConfig.model_validate(defense))
 
 
+PLUGIN = """
+from dataclasses import dataclass
+from clients.defenses.base import Defense
+@dataclass(frozen=True)
+class Mine(Defense):
+    name = "mine"
+    def BODY
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("protect_update(self, delta, context): return delta", "has to return (tensors of the names"),
+        ("protect_update(self, delta, context): return None, {}", "has to return (tensors of the names"),
+        ("protect_update(self, delta, context): return {n: v[0] for n, v in delta.items()}, {}", "has to return (ten"),
+        ("prepare_data(self, data, context): return data", "has to return (a TrainingSet, metrics)"),
+        ("encode(self, encoding, context): return 3", "has to return an Encoding"),
+        ("server_half(self): return None", "has to return a ServerHalf"),
+    ],
+)
+def test_a_defense_of_the_user_s_that_returns_something_else_is_named_by_its_place(tmp_path, body, says):
+    (tmp_path / "mine.py").write_text(PLUGIN.replace("BODY", body))
+    received = make_model(config(), split_data(DataConfig(), PartitionConfig(images=8), 2, 0)).state_dict()
+    with pytest.raises(InputError, match=re.escape(says)) as caught:
+        local_update(config(f"{tmp_path}/mine.py:Mine"), received, 1, 0)
+    assert str(caught.value).startswith(f"Mine.{body.partition('(')[0]} ({tmp_path}/mine.py:7) ")
+
+
 def test_every_name_of_the_benchmark_is_registered():
     wanted = "dp_sgd local_dp central_dp secure_aggregation clipping top_k random_k quantization noise prune_easiest"
     assert {*wanted.split(), "augmentation", "mixup"} <= set(DEFENSES)

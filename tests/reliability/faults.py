@@ -83,6 +83,7 @@ CLIENTS = (
 
 LOST_NODE = Fault("SuperNode", "is lost", None, SILENT)
 
+MADE = "InputError: Faulty.reconstruct (…faulty_attack.py:…)"
 ATTACKS = (
     Fault("attack", "raises", failed(SAID + LINE)),
     Fault("attack", "cannot run", failed("InputError: attack 'faulty' needs another network")),
@@ -94,11 +95,11 @@ ATTACKS = (
     Fault("attack", "is killed", LOST),
     Fault("attack", "raises MemoryError", failed("MemoryError" + LINE)),
     Fault("attack", "exceeds its memory", failed(NO_ROOM)),
-    Fault("attack", "returns NaN", failed("ValueError: the attack returned images with NaN or Inf in them")),
+    Fault("attack", "returns NaN", failed(f"{MADE} returned images with NaN or Inf in them")),
     Fault(
         "attack",
         "returns other shapes",
-        failed("ValueError: the attack returned images of shape (3, 7), not (M, 1, 8, 8)"),
+        failed(f"{MADE} returned images of shape (3, 7), not (M, 1, 8, 8)"),
     ),
 )
 

@@ -66,6 +66,12 @@ def test_a_name_that_another_class_has_is_refused(write):
     assert ATTACKS["span"] is before
 
 
+def test_a_class_without_a_name_is_told_how_to_get_one(write):
+    text = "from attacks.base import register\n@register\nclass Mine:\n    pass\n"
+    with pytest.raises(InputError, match=r"^attack Mine has no `name`: write name: ClassVar"):
+        load_object(f"{write({'nameless.py': text})}/nameless.py:Mine", "attack")
+
+
 def test_a_file_that_is_read_again_keeps_its_name(write):
     folder = write({"again.py": "from attacks import register\n@register\nclass Mine:\n    name = 'read_again'\n"})
     try:

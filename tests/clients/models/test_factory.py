@@ -75,7 +75,12 @@ def test_own_factory_that_raises_shows_its_own_traceback(factory):
     [
         ("def make():\n    return nn.Flatten()", "no parameters"),
         ("def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))", "outputs of shape (3,)"),
-        ("def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(100, 10))", "cannot take images"),
+        (
+            "def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(100, 10))",
+            "its layer '1' takes 100 numbers and gets 784",
+        ),
+        ("def make():\n    return nn.Conv2d(28, 2, 3)", "its layer '' takes 28 channels and gets 1"),
+        ("def make():\n    return nn.Sequential(nn.Conv2d(1, 4, 50))", "can't be greater than actual input size"),
         ("def make():\n    return 3", "returned int"),
         ("def other():\n    pass", "has no function 'make'"),
         (

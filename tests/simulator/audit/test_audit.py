@@ -11,6 +11,7 @@ import torch
 from attacks import InputError
 from attacks.interface.plugins import VARIABLE
 from simulator.audit.run_audit import audit
+from simulator.reports.page.pictures import facts_of
 from simulator.results.keys import ALL
 from simulator.run.cluster import stop_ray
 from simulator.rundir.run import Run
@@ -77,6 +78,8 @@ def test_the_images_on_disk_are_pixels_whatever_the_normalization(blind):
 def test_pooled_images_are_the_private_set_of_all_clients_together_and_of_no_single_one(recorded, pooled):
     rows = audited(recorded, "pooled", truth=pooled).leakage.set_index("client")
     assert rows.recovered_fraction[ALL] == 1 and rows.num_private[ALL] == 30
+    asked = facts_of(Run(recorded / "pooled").description)["What was done"]["truth of clients"]
+    assert asked.startswith("all clients: truth from all.npz (30 images); 3 clients are compared with one truth")
     single = rows.loc[[0, 1, 2]]
     assert single[["recovered", "leakage", "recognized", "membership_auc"]].isna().all(axis=None)
     assert single.detail.str.startswith(
@@ -154,8 +157,18 @@ def test_a_finished_audit_answers_from_its_tables_without_its_network(recorded, 
     monkeypatch.setattr("simulator.audit.plan.construct", lambda *given, **options: pytest.fail("it made the network"))
     again = audited(recorded, "twice", clients=[0])
     pd.testing.assert_frame_equal(again.leakage, first.leakage)
-    with pytest.raises(InputError, match="already holds another audit"):
-        audited(recorded, "twice", clients=[1])
+
+
+def test_what_is_wrong_with_the_options_comes_before_a_folder_that_is_taken(recorded):
+    audited(recorded, "taken", clients=[0])
+    for others, says in (
+        ({"clients": [1]}, "already holds another audit"),
+        ({"shape": (1, 8, 9)}, "cannot take images of shape"),
+        ({"model": "torch.nn:Identity"}, "row of class scores"),
+    ):
+        given = {"model": f"{recorded}/net.py:net", "shape": SHAPE, "clients": [0], **SPAN, **others}
+        with pytest.raises(InputError, match=says):
+            audit(recorded, out=recorded / "taken", page=False, **given)
 
 
 def test_from_python_there_is_a_page_too(recorded):

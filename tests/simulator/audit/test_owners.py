@@ -1,10 +1,11 @@
 """Whose file is whose: by name, by what updates tell, or not at all."""
 
+import numpy as np
 import pytest
 import torch
 
 from attacks import InputError
-from simulator.audit.owners import owners_by_name, owners_said
+from simulator.audit.owners import AuditTruth, describe_owners, doubt_owners, owners_by_name, owners_said
 from simulator.audit.recording import SeenClient
 from simulator.evaluation.image_files import ImageFiles
 
@@ -30,6 +31,42 @@ def test_files_called_by_the_node_ids_are_theirs():
     clients = {0: SeenClient(node=7139184572), 1: SeenClient(node=304881)}
     assert owners_by_name(files("304881", "7139184572"), clients) == {0: 1, 1: 0}
     assert owners_by_name(files("304881", "305000"), clients) is None
+    ours = {0: SeenClient(node=0, name="alice"), 1: SeenClient(node=1, name="bob")}  # read from a folder of checkpoints
+    assert owners_by_name(files("0", "1"), ours) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "owners", "said", "names", "lines", "doubt"),
+    [
+        (
+            True,
+            {0: 1, 1: 0},
+            {},
+            ("b", "a"),
+            ["client 0 (b): truth from t/1 (2 images)", "client 1 (a): truth from t/0"],
+            "",
+        ),
+        (True, {0: 1}, {"0": "1"}, ("0", None), ["client 0: truth from t/1 (2 images)"], ""),
+        (True, {0: 1}, {"0": "1"}, (None, None), ["client 0: truth from t/1 (2 images)"], "it is client 0 of the rec"),
+        (True, {0: 1}, {"17": "1"}, (None, None), ["client 0: truth from t/1 (2 images)"], ""),
+        (True, {0: 1, 1: 1}, {"b": "1", "a": "1"}, ("b", "a"), [], "clients 0 and 1 are compared with one truth, '1'"),
+        (False, None, {}, (None, None), ["all clients: truth from t (4 images)"], "2 clients are compared with one"),
+        (False, {0: 0}, {"17": "t"}, (None, None), ["client 0: truth from t (4 images)"], ""),
+    ],
+)
+def test_whose_truth_is_taken_is_said_and_doubted(tmp_path, folder, owners, said, names, lines, doubt):
+    place, images = tmp_path / "t", np.zeros((2, 1, 2, 2), np.float32)
+    if folder:
+        place.mkdir()
+    for name in ("t/0.npz", "t/1.npz") if folder else ("t",):
+        with (tmp_path / name).open("wb") as file:
+            np.savez(file, images=images if folder else np.concatenate([images, images]))
+    truth = AuditTruth(place, None, (1, 2, 2), owners, {})
+    clients = {number: SeenClient(node=17 + number, name=name) for number, name in enumerate(names)}
+    described = "; ".join(describe_owners(truth, clients))
+    assert [line for line in lines if line not in described] == []
+    doubts = doubt_owners(truth, clients, said)
+    assert len(doubts) == bool(doubt) and doubt in "".join(doubts)
 
 
 def test_whose_a_folder_is_can_be_said():

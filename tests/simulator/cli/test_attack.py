@@ -116,6 +116,7 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--know": "steps=!!set {a}"}, "plain YAML values only"),
         ({"--know": "labels=[]"}, "knowledge labels is ()"),
         ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
+        ({"--attack": None}, "which attack? Give --attack "),
         ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
         ({"--final": "."}, "'.' is no safetensors file"),
         ({"--final": "DIVERGED"}, "'1.weight' holds NaN or Inf"),

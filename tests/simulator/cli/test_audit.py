@@ -66,6 +66,7 @@ def test_an_audit_of_what_is_none_is_refused_in_one_line(fedspill, recorded, tmp
     for given, says in (
         ([tmp_path, "--model", f"{recorded}/net.py:net", *SCALE], "is no recording"),
         ([recorded, "--model", f"{recorded}/net.py:nothing", *SCALE], "has no function 'nothing'"),
+        ([recorded, "--model", f"{recorded}/net.py:net", *SCALE, "--truth", recorded / "net.py"], "give an npz file"),
         ([recorded, "--model", "mpl", *SCALE], "unknown model 'mpl'; did you mean 'mlp'?"),
         ([recorded, "--model", f"{recorded}/net.py:net", "--shape", "8,8"], "channels,height,width"),
         ([recorded, "--model", f"{recorded}/net.py:net", "--shape", "1,8,8", "--mean", "0.3;0.4"], "--mean '0.3;0.4'"),
@@ -74,6 +75,16 @@ def test_an_audit_of_what_is_none_is_refused_in_one_line(fedspill, recorded, tmp
         result = fedspill("audit", *given, "--out", tmp_path / "out")
         assert result.returncode == 2 and says in result.stderr, result.stderr
         assert len(result.stderr.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_what_is_no_run_is_said_with_what_to_do(fedspill, recorded, tmp_path):
+    assert "does not exist: name the folder that a run" in fedspill("report", tmp_path / "nosuch").stderr
+    assert "no audit.yaml; name the folder that a run" in fedspill("report", tmp_path).stderr
+    assert "is a recording, no run directory: `fedspill audit` attacks it" in fedspill("report", recorded).stderr
+    beside = recorded.with_name("rec-audit")
+    beside.mkdir()
+    (beside / "audit.yaml").write_text("")
+    assert fedspill("report", recorded).stderr.endswith(f"its audit is {str(beside)!r}\n")
 
 
 def test_an_attack_on_a_pair_is_an_audit_of_it(fedspill, recorded, pair, tmp_path):

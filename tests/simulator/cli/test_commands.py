@@ -28,6 +28,10 @@ def test_the_version_is_said_alone(fedspill):
     assert result.returncode == 0 and re.fullmatch(r"fedspill \d+\.\d+\.\d+\n", result.stdout)
 
 
+def test_a_command_that_is_mistyped_is_suggested_once(fedspill):
+    assert fedspill("raport").stderr.count("id you mean") == 1
+
+
 def test_shells_can_complete():
     options = [option for parameter in typer.main.get_command(cli).params for option in parameter.opts]
     assert "--install-completion" in options and "--show-completion" in options

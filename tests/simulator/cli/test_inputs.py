@@ -3,7 +3,7 @@
 import pytest
 
 from attacks import InputError
-from simulator.cli.inputs import parse_owners, parse_shape
+from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
 
 
 @pytest.mark.parametrize("shape", ["28,28,1", "32,32,3", "224,224,4"])
@@ -16,6 +16,21 @@ def test_a_shape_in_the_order_of_pictures_is_refused(shape):
 @pytest.mark.parametrize("shape", ["1,28,28", "3,32,32", "12,1000,1", "1,1,3", "3,3,3", "64,8,8"])
 def test_other_shapes_are_taken_as_they_are(shape):
     assert ",".join(map(str, parse_shape(shape))) == shape
+
+
+@pytest.mark.parametrize(("option", "text"), [("--std", "0"), ("--std", "0.2,-1"), ("--mean", "nan"), ("--mean", "a")])
+def test_numbers_that_normalize_nothing_are_refused_by_the_name_of_the_flag(option, text):
+    with pytest.raises(InputError, match=f"^{option} .*{text}"):
+        parse_numbers(option, text)
+
+
+def test_a_field_of_knowledge_that_is_not_there_is_told_from_one_without_a_value():
+    with pytest.raises(
+        InputError, match=r"no field 'num_privat'; did you mean 'num_private'\? \(known: num_private, lab"
+    ):
+        parse_fields(["num_privat=16"])
+    with pytest.raises(InputError, match="write FIELD=VALUE"):
+        parse_fields(["num_private"])
 
 
 def test_whose_a_folder_is():

@@ -124,7 +124,10 @@ BAD = {
         "name: s\nadversary: {knowledge: {quantization_bits: 100000}}\n",
         "quantization_bits is 100000, it has to be at most 32",
     ),
-    "mod of no package": ("name: s\ndefenses: ['a.b:c']\n", "defense 'a.b:c' cannot be loaded: No module named 'a'"),
+    "mod of no package": (
+        "name: s\ndefenses: ['a.b:c']\n",
+        "line 2: defenses.0 is 'a.b:c': defense 'a.b:c': No module named 'a'; run",
+    ),
     "mod that is none": ("name: s\ndefenses: ['math:pi']\n", "defense 'math:pi' is a float, no Flower mod"),
     "infinite learning rate": ("name: s\ntraining: {learning_rate: .inf}\n", "input should be a finite number"),
     "infinite option": (

@@ -88,6 +88,26 @@ def test_reopening_keeps_finished_cells_and_drops_the_others(tmp_path):
     assert len(again.tables()["leakage"]) == 1
 
 
+def test_attacks_of_an_unfinished_cell_are_taken_up_where_they_attacked_the_same(tmp_path):
+    ledger, attacks = Ledger(tmp_path), [{**KEY, "round": 1, "client": i, "threat_model": "server"} for i in range(4)]
+    attacks = [{name: row[name] for name in ("round", "client", "threat_model", "attack")} for row in attacks]
+    for client, attack in enumerate(attacks):
+        ledger.put("b", attack, f"checkpoint {client}", **rows(1, client, leakage=0.5))
+    ledger.add("b", utility=[{"round": 1}])
+    lines = ledger.journal.read_text().splitlines(keepends=True)
+    ledger.journal.write_text("".join(lines[:-2]))  # the row of utility and the sample of client 3 are lost
+    for _ in range(2):  # however often a run is interrupted
+        ledger = Ledger(tmp_path)
+        assert ledger.tables()["leakage"].client.tolist() == [0, 1, 2] and ledger.tables()["utility"].empty
+    assert ledger.take_up("b", attacks[0], "checkpoint 0")["leakage"] == 0.5
+    assert ledger.take_up("b", attacks[1], "another") is ledger.take_up("b", attacks[3], "checkpoint 3") is None
+    ledger.put("b", attacks[1], "another", **rows(1, 1, leakage=0.7))
+    ledger.mark_done("b")  # nobody asked for client 2
+    again = Ledger(tmp_path)
+    assert again.done == {"b"} and again.tables()["leakage"].leakage.tolist() == [0.5, 0.7]
+    assert len(again.tables()["samples"]) == 2
+
+
 def test_an_attack_that_ran_out_of_time_is_replaced_and_all_else_stays(tmp_path):
     ledger = Ledger(tmp_path)
     for cell in ("a", "b"):
@@ -98,7 +118,7 @@ def test_an_attack_that_ran_out_of_time_is_replaced_and_all_else_stays(tmp_path)
     ((cell, late),) = ledger.out_of_time
     assert (cell, late["client"]) == ("a", 1)
     columns = {"round": 1, "client": 1, "threat_model": "server", "attack": "ntk"}
-    ledger.replace("a", columns, **rows(1, 1, status="ok", recovered=2))
+    ledger.put("a", columns, **rows(1, 1, status="ok", recovered=2))
     ledger.add("b", **rows(1, 0))  # the file is still open
     table = ledger.tables()["leakage"]
     assert table.query("client == 1").recovered.tolist() == [2] and table.status.tolist() == ["ok"] * 3

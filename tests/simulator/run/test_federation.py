@@ -9,7 +9,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from clients import time_limit
 from simulator.errors import CellsFailed, RunError
-from simulator.results.ledger import finished_cells
+from simulator.evaluation.job import JobResult
+from simulator.results.ledger import Ledger, finished_cells
 from simulator.run import federation
 from simulator.run.display import Display
 from simulator.run.folder import claimed
@@ -181,11 +182,42 @@ def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scena
     assert len(looks) == 5  # after the round of each cell that has one, and before the first of all three
 
 
+def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_something_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(federation, "start_ray", lambda engine: None)
+    sent, shown, ended = [], [], []
+    dispatcher = SimpleNamespace(submit=sent.append)
+    monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: dispatcher)
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
+
+    def begun():
+        display = SimpleNamespace(attack_done=shown.append)
+        queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), Ledger(tmp_path), display, expected=2)
+        queue.recorders[""] = SimpleNamespace(attacked=ended.append)
+        return queue
+
+    def job(client, of):
+        columns = {"round": 1, "client": client, "threat_model": "server", "attack": "ntk"}
+        return SimpleNamespace(setting=SimpleNamespace(cell=""), columns=columns, of=of)
+
+    queue = begun()
+    for client, status in ((0, "ok"), (1, "ok"), (2, "failed")):  # the run stopped before the last one ended
+        row = job(client, "").columns | {"status": status, "seconds": client}
+        queue.note(job(client, "as before"), JobResult([row], []))
+    queue = begun()
+    again = [job(0, "as before"), job(1, "other weights"), job(2, "as before")]
+    for one in again:
+        queue.submit(one)
+    assert sent == again[1:] and ended == again[:1] and shown[0]["client"] == 0
+    queue.note(again[1], JobResult([again[1].columns | {"status": "ok", "seconds": 7}], []))
+    assert queue.ledger.tables()["leakage"].seconds.tolist() == [0, 7]
+
+
 class ThreeAttacks(NoJobs):
     """A dispatcher in which one of three attacks ends whenever it is asked."""
 
     def __init__(self):
-        self.pending = [SimpleNamespace(setting=SimpleNamespace(cell="cell"), name=name) for name in range(3)]
+        cell = SimpleNamespace(cell="cell")
+        self.pending = [SimpleNamespace(setting=cell, name=name, columns={}, of="") for name in range(3)]
 
     def collect(self, timeout):
         return [(self.pending.pop(0), SimpleNamespace(leakage=[{}], _asdict=dict))]
@@ -198,7 +230,7 @@ def test_training_waits_while_too_many_checkpoints_wait_for_attacks(monkeypatch,
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: attacks)
     monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
-    nothing = SimpleNamespace(add=lambda *rows, **tables: None, done=set(), attack_done=print, attacks_running=print)
+    nothing = SimpleNamespace(put=lambda *rows, **tables: None, done=set(), attack_done=print, attacks_running=print)
     queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), nothing, nothing, expected=3)
 
     class Retention:

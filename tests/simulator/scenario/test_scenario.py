@@ -40,6 +40,15 @@ def test_extends_merges_key_by_key_and_lists_are_replaced(write):
     assert scenario.adversary.threat_models == ["observer"]
 
 
+@pytest.mark.parametrize("text", ["{}", "null"])
+def test_an_inherited_sweep_can_be_taken_back(write, text):
+    write("name: base\nsweep: {seed: [0, 1]}\n", "base.yaml")
+    write("extends: base.yaml\nseed: 1\n", "between.yaml")
+    assert load_scenario(write(f"extends: between.yaml\nsweep: {text}\n")).sweep == {}
+    assert load_scenario(write("extends: base.yaml\n"), [f"sweep={text}"]).sweep == {}
+    assert load_scenario(write("extends: base.yaml\nsweep: {training.epochs: [1, 2]}\n")).swept != ["seed"]
+
+
 def test_extends_in_a_circle(write):
     write("extends: s.yaml\n", "other.yaml")
     with pytest.raises(InputError, match="back to the file itself"):
@@ -95,7 +104,7 @@ def test_knowledge_by_name_or_by_value_beside_what_every_participant_knows(write
     [
         ("", "the file is empty"),
         ("- a\n- b\n", "this is a list"),
-        ("a: [1, 2\n", "not YAML"),
+        ("a: [1, 2\n", "; indent the keys of a section alike, by spaces"),
         ("name: s\nmodell: {}\n", "line 2: unknown key 'modell'; did you mean 'model'?"),
         ("name: s\nmodel:\n  widht: 3\n", "line 3: unknown key 'model.widht'; did you mean 'width'?"),
         ("name: s\nseed: [1, 2]\n", "line 2: seed is [1, 2]: input should be a valid integer"),
@@ -300,6 +309,13 @@ def test_a_key_that_ends_another_keeps_its_name():
 def test_an_override_below_a_list_is_named_where_it_is_wrong(write):
     with pytest.raises(InputError, match=r"^--set partition.images.1=-3: partition.images.1 is -3"):
         load_scenario(write("name: s\npartition: {images: [1, 2]}\n"), ["partition.images.1=-3"])
+
+
+@pytest.mark.parametrize("value", ["[spam]", "[{name: span, foo: 3}]", "3"])
+def test_what_an_override_replaces_is_named_by_no_line_of_the_file(write, value):
+    path = write("name: s\nadversary:\n  attacks:\n  - {name: span, device: cpu}\n")
+    with pytest.raises(InputError, match=r"^--set adversary\.attacks="):
+        load_scenario(path, [f"adversary.attacks={value}"])
 
 
 def test_the_hospital_s_scenario_has_the_published_settings_and_can_run():
