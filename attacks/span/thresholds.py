@@ -16,7 +16,8 @@ and not varied. `CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100
 MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1
 to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
 step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
-(seeds 1000 to 1004 and 1007), and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
+(seeds 1000 to 1004 and 1007), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
+and 420 to 444), and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
 and `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on
 MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
 clients' with 30 each (docs/records/span_times.md has other seeds)."""

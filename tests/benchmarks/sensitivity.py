@@ -55,6 +55,7 @@ NOT_RUN = (
     thresholds.MOMENTUM,
     thresholds.PATCHES,
     thresholds.POLISH,
+    thresholds.PLACES,
     thresholds.SINGLE_IMAGE,
 )
 
