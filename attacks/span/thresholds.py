@@ -417,7 +417,7 @@ class PLACES(Thresholds):
 
     decoys: int = 1000  # images of nobody, from which neighbours are learned
     most_places: int = 25  # of a map: every two of them are swapped
-    most_entries: int = 200_000_000  # of what the depthwise convolution saw of the decoys: 0.8 GB
+    most_entries: int = 100_000_000  # of what the depthwise convolution saw of the decoys: 0.4 GB, three times
     line: float = 1e-3  # of maps, what a ReLU's line may leave of them
     alone: float = 1e-2  # of the spread of outputs, by which places that are alone may differ in rounding
     left_by_lengths: float = 0.05  # of the bias's update, up to which lengths are believed

@@ -132,7 +132,7 @@ def put_together(
     if f"{projection.layer}.bias" not in delta:
         long = _lengths(projection, sent, delta, pixels, signals)
         if long is None:
-            return "no bias behind tells their lengths"
+            return "nothing behind tells their lengths"
         pixels, signals = pixels * long[:, None], signals / long[:, None]
     places = math.prod(projection.size)
     own: list[Tensor] | None = [torch.arange(len(pixels))]

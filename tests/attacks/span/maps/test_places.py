@@ -92,7 +92,7 @@ def test_maps_of_a_projection_are_put_together():
 
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [(bottlenecks(behind=3), "not the same at every place"), (bottlenecks(norm=False), "no bias behind")],
+    [(bottlenecks(behind=3), "not the same at every place"), (bottlenecks(norm=False), "nothing behind tells")],
 )
 def test_pixels_stay_apart_where_the_network_does_not_tell(model, reason):
     assert reason in together(model, PixelSpace(SHAPE, None).decoys(2, drawn(11)))
