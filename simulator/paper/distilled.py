@@ -29,7 +29,9 @@ from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, spearman_within
 from simulator.reports.drawing import themed
+from simulator.results.disk import write_atomically
 from simulator.run.display import ShowProgress
+from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner, evaluate, loss_bar
 
 Method = Literal["kip", "rkip", "rkip_finite"]
@@ -266,22 +268,36 @@ def accuracy_table(
 
     The learner of infinite width has the kernel that the set was distilled with, and the first of the settings for sets
     that needed none. methods, references: what the claims compare; InputError, before anything is computed, where
-    --set left it out.
+    --set left it out. Cells that are done are kept below the run's folder, without the images of their sets.
     """
     check(run, settings, methods, references)
-    rows, found = [], []
+    tables, found = list[pd.DataFrame](), list[DistilledSet]()
     for cell in run.cells:
-        owner = Owner.of(cell.scenario)
-        own = distill_all(owner, settings, run.report)
-        found += own
-        for kernel in settings.kernels:
-            sets = {f"{one.method}/{one.size}": (one.images, one.targets) for one in own if one.kernel == kernel}
-            if settings.references and kernel == settings.kernels[0]:
-                sets |= {f"random/{size}": owner.random_subset(min(size, len(owner.images))) for size in settings.sizes}
-                sets[f"full/{len(owner.images)}"] = (owner.images, owner.targets)
-            common = {"kernel": kernel, "train": len(owner.images), "seed": cell.scenario.seed}
-            rows += [common | row for row in evaluated(owner, settings, kernel, sets, run.report)]
-    return Outcome(pd.DataFrame(rows), partial(sheet, found))
+        done = run.out / "cells" / f"{cell.name or 'all'}.csv"  # takes 20 minutes and more: the same command goes on
+        if not done.exists():
+            rows, sets = cell_accuracies(run, settings, cell)
+            found += sets
+            done.parent.mkdir(exist_ok=True)
+            write_atomically(done, pd.DataFrame(rows).to_csv(index=False))
+        tables.append(pd.read_csv(done))
+    return Outcome(pd.concat(tables, ignore_index=True), partial(sheet, found))
+
+
+def cell_accuracies(
+    run: ExperimentRun, settings: DistillationSettings, cell: Cell
+) -> tuple[list[dict[str, object]], list[DistilledSet]]:
+    """The rows of one cell of the sweep, and the sets that were distilled for them."""
+    owner = Owner.of(cell.scenario)
+    own = distill_all(owner, settings, run.report)
+    rows: list[dict[str, object]] = []
+    for kernel in settings.kernels:
+        sets = {f"{one.method}/{one.size}": (one.images, one.targets) for one in own if one.kernel == kernel}
+        if settings.references and kernel == settings.kernels[0]:
+            sets |= {f"random/{size}": owner.random_subset(min(size, len(owner.images))) for size in settings.sizes}
+            sets[f"full/{len(owner.images)}"] = (owner.images, owner.targets)
+        common = {"kernel": kernel, "train": len(owner.images), "seed": cell.scenario.seed}
+        rows += [common | row for row in evaluated(owner, settings, kernel, sets, run.report)]
+    return rows, own
 
 
 def evaluated(

@@ -6,7 +6,7 @@ import torch
 
 from attacks import InputError
 from clients.defenses.training_data import without_easiest
-from simulator.paper import ExperimentRun
+from simulator.paper import ExperimentRun, distilled
 from simulator.paper.command import load_file
 from simulator.paper.distilled import DistillationSettings, cosines, gap_table, likeness, table1
 from simulator.paper.reconstruction.onion import (
@@ -138,3 +138,20 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_computed(tmp_path
     with pytest.raises(InputError, match="only one stage"):
         run = run_of(tmp_path, "partition.images=20")
         onion(run.cells[0], run.check(OnionSettings))
+
+
+def test_seeds_that_are_done_are_not_distilled_again(tmp_path, monkeypatch):
+    """Distillation takes minutes a seed: what a run that was stopped has is taken up."""
+    asked = list[int]()
+
+    def measured(run, settings, cell):
+        asked.append(cell.scenario.seed)
+        return [{"set": "kip", "size": 2, "accuracy": 0.1 + cell.scenario.seed, "seed": cell.scenario.seed}], []
+
+    monkeypatch.setattr(distilled, "cell_accuracies", measured)
+    source = load_file("figure8", "quick", ["seed=[7, 8]"])
+    run = ExperimentRun("figure8", "quick", source, tmp_path, Display(), lambda *_: None, lambda _: None)
+    first = distilled.figure8(run, run.check(DistillationSettings)).data
+    next((tmp_path / "cells").glob("*8*")).unlink()
+    again = distilled.figure8(run, run.check(DistillationSettings)).data
+    assert asked == [7, 8, 8] and again.equals(first) and again.accuracy.tolist() == [7.1, 8.1]
