@@ -27,8 +27,8 @@ AROUND = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 """A place and its four neighbours, as (rows, columns) away."""
 
 
-def lengths(update: Tensor, vectors: Tensor, signals: Tensor) -> Tensor | None:
-    """The lengths (F,) by which vectors (F, D) are multiplied to be those that were fed; None where none fit.
+def lengths(update: Tensor, signals: Tensor) -> Tensor | None:
+    """The lengths (F,) by which vectors are multiplied to be those that were fed; None where none fit.
 
     update: (W,), Σ_i δ_i, of true signals δ_i. signals: (F, W), those that go with the vectors as they are.
     """

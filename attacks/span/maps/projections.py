@@ -130,7 +130,7 @@ def put_together(
     pixels = vectors.cpu().float()
     signals = torch.linalg.lstsq(pixels.T, delta[f"{projection.layer}.weight"].flatten(1).T).solution
     if f"{projection.layer}.bias" not in delta:
-        long = _lengths(projection, sent, delta, pixels, signals)
+        long = _lengths(projection, sent, delta, signals)
         if long is None:
             return "nothing behind tells their lengths"
         pixels, signals = pixels * long[:, None], signals / long[:, None]
@@ -143,27 +143,27 @@ def put_together(
         own = groups(signals, jacobians, len(pixels) // places)
     if own is None:
         return "their images are not told apart, as two have much the same error at the outputs"
-    learned = projection.neighbours(sent, decoys)
+    update = delta[f"{projection.depthwise}.weight"].flatten()
+    learned = projection.neighbours(sent, decoys) if update.any() else None
     if learned is None:
-        return "no ReLU alone stands behind the depthwise convolution, or the maps are too large"
+        return "the depthwise convolution is frozen, no ReLU alone stands behind it, or maps are too large"
     neighbours, slopes = learned
     active = pixels > CONE.zero * pixels.amax(1, keepdim=True)
     gradients = signals @ sent[f"{projection.layer}.weight"].flatten(1) * slopes * active
     of_images = torch.stack([pixels[one] for one in own])
-    update = delta[f"{projection.depthwise}.weight"].flatten()
     found = arrange(neighbours, of_images, torch.stack([gradients[one] for one in own]), update, generator)
     maps = torch.stack([one[order] for one, order in zip(of_images, found.places, strict=True)])
     return Together(maps.mT.unflatten(2, projection.size)[found.certain], found)
 
 
-def _lengths(projection: Projection, sent: State, delta: State, pixels: Tensor, signals: Tensor) -> Tensor | None:
+def _lengths(projection: Projection, sent: State, delta: State, signals: Tensor) -> Tensor | None:
     """The lengths of pixels by the bias of the BatchNorm behind, in inference mode."""
     if projection.norm is None or f"{projection.norm}.bias" not in delta:
         return None
     norm = projection.model.get_submodule(projection.norm)
     assert isinstance(norm, nn.BatchNorm2d)
     scale = sent[f"{projection.norm}.weight"] / (sent[f"{projection.norm}.running_var"] + norm.eps).sqrt()
-    return lengths(scale * delta[f"{projection.norm}.bias"], pixels, signals)
+    return lengths(scale * delta[f"{projection.norm}.bias"], signals)
 
 
 def _slopes(given: Tensor, maps: Tensor) -> Tensor | None:
