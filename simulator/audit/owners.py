@@ -173,9 +173,8 @@ def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
     if not found:
         by_id = {file: number for number, file in enumerate(files.names)}
-        ids = {
-            client: str(seen.node) for client, seen in clients.items() if seen.node != client
-        }  # else numbers of ours
+        # a node whose id is its place in the recording was numbered by the recording: no file means it by that
+        ids = {client: str(seen.node) for client, seen in clients.items() if seen.node != client}
         found = {client: by_id[node] for client, node in ids.items() if node in by_id}
     return found if found and len(found) == len(clients) else None
 

@@ -273,7 +273,7 @@ def accuracy_table(
     check(run, settings, methods, references)
     tables, found = list[pd.DataFrame](), list[DistilledSet]()
     for cell in run.cells:
-        done = run.out / "cells" / f"{cell.name or 'all'}.csv"  # takes 20 minutes and more: the same command goes on
+        done = run.out / "cells" / f"{cell.name or 'all'}.csv"  # 5 minutes and more each: the same command goes on
         if not done.exists():
             rows, sets = cell_accuracies(run, settings, cell)
             found += sets
