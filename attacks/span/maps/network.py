@@ -166,8 +166,11 @@ def _behind(pair: MapNetwork, image: Tensor, calls: dict[str, tuple[Tensor, Tens
         return []
     (*between, second), fed = one
     layer = pair.convolution(second)
-    if not _is_plain(layer) or (layer.groups > 1 and pair.convolution(pair.first).groups > 1):
+    first = pair.convolution(pair.first)
+    if not _is_plain(layer) or (layer.groups > 1 and first.groups > 1):
         return []  # with groups in both, channels of several images pass as one image's
+    if first.weight[0, 0].numel() == layer.weight[0, 0].numel() == 1:
+        return []  # each place is tested by itself: pixels in any order, and of several images, pass as a map
     found = replace(pair, second=second, tested_positions=calls[second][1][0, 0].numel())
     state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
     there, back, nowhere = (found.between(state, sign * maps) for sign in (1, -1, 0))

@@ -83,3 +83,12 @@ def test_where_something_else_lies_between_the_whole_network_is_run():
     assert not pair.chain
     expected = 2 * F.relu(model.first(maps).exp() - 1)
     assert torch.allclose(pair.between(dict(model.state_dict()), maps), expected, atol=1e-6)
+
+
+def test_two_convolutions_of_one_by_one_leave_no_pair():
+    """Nothing tells where a pixel lies: a map of right pixels at wrong places would pass."""
+    body = [nn.Conv2d(1, 24, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 1), nn.ReLU()]
+    model = nn.Sequential(
+        *body, nn.Conv2d(40, 60, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(60, 3)
+    )
+    assert "2" not in {pair.first for pair in find_map_networks(model.eval(), SHAPE)}
