@@ -1,0 +1,217 @@
+"""What a reader of Loo et al. (2024) looks for first: reconstruction curves in the settings of their figure 2, for
+`ntk` as published, `ntk` as it is now and `span`; and what the published recipe finds, iteration by iteration.
+
+`python -m tests.benchmarks.headline --root DATA --out FILE --part curves` adds a line of JSON to FILE for each client
+and attack that is not in it yet, smallest clients first; `--part recipe` follows 80,000 iterations of the published
+recipe. `--show FIGURE` draws what FILE holds and prints its table.
+
+Clients have as many images of either group (MNIST: odd, even; CIFAR-10: animals, vehicles), a network with two hidden
+layers and one output, and train on all images at once, momentum 0.9, down to a squared error of 1e-6.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from unittest import mock
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from attacks import Knowledge, Observation, get_attack
+from attacks.interface.torch_tools import torch_generator
+from attacks.ntk.adam_graph import GraphedAdam
+from attacks.scoring.images import matched_l2
+from clients.training import encode_targets
+from simulator.reports.drawing import COLOURS, FLOOR_COLOUR, themed
+from tests.benchmarks.held_out import Kind, draw_images, mlp, observe, pixel_mean
+from tests.benchmarks.ntk_recipes import PAPER, PUBLISHED, read
+
+VEHICLES = (0, 1, 8, 9)  # airplane, automobile, ship, truck
+SIZES, WIDTHS = (20, 50, 100, 200), (1024, 2048)
+DRAWN = 3  # times as many images are drawn as a client has, so that either group suffices
+ITERATIONS = 1_000  # of `ntk` in the curves: minutes for 200 images at width 2048
+NTK: dict[str, dict] = {"ntk, published": PUBLISHED, "ntk, now": {}}
+ATTACKS = (*NTK, "span")
+RECIPE = {"ntk, published": 80_000, "ntk, now": 4_000}  # iterations that are followed; the first is the paper's number
+RECIPE_SEEDS = (0, 1, 2)
+WITHIN = (1.0, 2.0)  # L2 distances at which an image counts as found; 2 is 23 dB of MNIST
+LOOKS = np.unique(np.geomspace(10, 80_000, 60).astype(int))  # iterations after which candidates are looked at
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """A client: `images` of a data set, the width of its network, and the seed of images, network and attack."""
+
+    images: int
+    width: int
+    data: str
+    seed: int
+
+    def client(self, root: Path) -> tuple[Observation, Tensor, Knowledge]:
+        """(what a server sees, private images (N, C, H, W), what its attacker is told)."""
+        folder = root / self.data
+        images, labels = draw_images(self.data, folder, DRAWN * self.images, self.seed)
+        groups = labels % 2 if self.data == "mnist" else torch.isin(labels, torch.tensor(VEHICLES)).long()
+        chosen = torch.cat([torch.nonzero(groups == group).flatten()[: self.images // 2] for group in (0, 1)])
+        kind = Kind("headline", self.images, mlp(self.width), PAPER, classes=1)
+        targets = encode_targets(groups[chosen], 2, 1, "mse")
+        told = Knowledge(num_private=self.images, pixel_mean=pixel_mean(self.data, folder))
+        return observe(kind, images[chosen], targets, self.seed), images[chosen], told
+
+
+@dataclass
+class Watched(GraphedAdam):
+    """Adam of `ntk` that notes, after the iterations of `LOOKS`, how long it has taken and how far the images are."""
+
+    private: Tensor
+    notes: list[dict] = field(default_factory=list)
+    spent: float = 0.0
+    done: int = 0
+
+    def begin(self, backward: Callable, parameters: Sequence[Tensor], rates: Sequence[float]) -> "Watched":
+        """Stand in for the constructor that the attack calls."""
+        GraphedAdam.__init__(self, backward, parameters, rates)
+        return self
+
+    def step(self, beta: float, decay: float) -> None:
+        start = time.process_time()
+        super().step(beta, decay)
+        self.spent, self.done = self.spent + time.process_time() - start, self.done + 1
+        if self.done in LOOKS:
+            found = {f"within_{bound:g}": within(self.private, self.parameters[0].detach(), bound) for bound in WITHIN}
+            self.notes.append({"iteration": self.done, "seconds": round(self.spent, 2), **found})
+
+
+def within(private: Tensor, found: Tensor, bound: float) -> int:
+    """How many private images have a candidate of their own within an L2 distance."""
+    return int((matched_l2(private, found)[0] <= bound).sum())
+
+
+def curve(private: Tensor, found: Tensor) -> list[float]:
+    """L2 of every private image to its candidate, nearest first. Too few candidates are filled up with the mean image,
+    which is all that is known of the others."""
+    unknown = torch.zeros_like(private[: max(0, len(private) - len(found))])
+    return sorted(round(float(l2), 3) for l2 in matched_l2(private, torch.cat([found, unknown]))[0])
+
+
+def attack(name: str, client: tuple[Observation, Tensor, Knowledge], seed: int) -> dict:
+    """A line of the curves."""
+    observation, private, told = client
+    tool = get_attack("ntk", iterations=ITERATIONS, **NTK[name]) if name in NTK else get_attack(name)
+    start = time.process_time()
+    found = tool.run(observation, told, torch_generator(seed, "headline")).images
+    return {"seconds": round(time.process_time() - start, 1), "l2": curve(private, found), "returned": len(found)}
+
+
+def follow(name: str, client: tuple[Observation, Tensor, Knowledge], seed: int) -> dict:
+    """A line of the recipe: what `Watched` notes."""
+    observation, private, told = client
+    watch = Watched(private)
+    tool = get_attack("ntk", iterations=RECIPE[name], **NTK[name])
+    with mock.patch("attacks.ntk.attack.GraphedAdam", watch.begin):
+        tool.run(observation, told, torch_generator(seed, "headline"))
+    return {"notes": watch.notes}
+
+
+def follow_span(client: tuple[Observation, Tensor, Knowledge], seed: int) -> dict:
+    line = attack("span", client, seed)
+    found = {f"within_{bound:g}": int(np.sum(np.array(line["l2"]) <= bound)) for bound in WITHIN}
+    return {"notes": [{"iteration": 0, "seconds": line["seconds"], **found}]}
+
+
+def add_lines(out: Path, root: Path, part: str, settings: Sequence[Setting], names: Sequence[str]) -> None:
+    done = {(line["part"], *(line[key] for key in Setting.__dataclass_fields__), line["attack"]) for line in read(out)}
+    for setting in settings:
+        missing = [name for name in names if (part, *vars(setting).values(), name) not in done]
+        client = setting.client(root) if missing else None
+        for name in missing:
+            assert client is not None
+            if part == "curves":
+                found = attack(name, client, setting.seed)
+            else:
+                found = follow_span(client, setting.seed) if name == "span" else follow(name, client, setting.seed)
+            line = {"part": part, **vars(setting), "attack": name, **found}
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def table(lines: list[dict]) -> str:
+    """How many images each attack has within `WITHIN`, and its processor seconds, by client; means over seeds."""
+    rows = []
+    for line in lines:
+        found = {f"{bound:g}": float(np.mean(np.array(line["l2"]) <= bound)) for bound in WITHIN}
+        rows.append({**{key: line[key] for key in ("data", "width", "images", "attack", "seconds")}, **found})
+    frame = pd.DataFrame(rows)
+    frame["cell"] = [
+        f"{a:.0%} / {b:.0%}, {s:,.0f} s" for a, b, s in zip(frame["1"], frame["2"], frame.seconds, strict=True)
+    ]
+    wide = frame.pivot_table(index=["data", "width", "images"], columns="attack", values="cell", aggfunc=" · ".join)
+    head = ["data", "width", "images", *(name for name in ATTACKS if name in wide)]
+    body = [[*map(str, key), *(str(row[name]) for name in head[3:])] for key, row in wide.fillna("–").iterrows()]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
+
+
+def draw(lines: list[dict], path: Path) -> None:
+    """Curves, a row of panels for each data set and width; below, images found against iterations and seconds."""
+    themed()
+    curves, notes = ([line for line in lines if line["part"] == part] for part in ("curves", "recipe"))
+    rows = sorted({(line["data"] != "mnist", line["data"], line["width"]) for line in curves})
+    figure, axes = plt.subplots(
+        len(rows) + 1, len(SIZES), figsize=(2.9 * len(SIZES), 2.3 * (len(rows) + 1)), squeeze=False
+    )
+    colours = dict(zip(ATTACKS, COLOURS, strict=False))
+    for (_, data, width), row in zip(rows, axes[:-1], strict=True):
+        for size, axis in zip(SIZES, row, strict=True):
+            own = [line for line in curves if (line["data"], line["width"], line["images"]) == (data, width, size)]
+            for line in own:
+                axis.plot(range(1, size + 1), line["l2"], color=colours[line["attack"]], linewidth=1.5)
+            axis.set(title=f"{data}, width {width}, {size} images", ylim=(0, None))
+    for axis, key in zip(axes[-1], ("iteration", "seconds"), strict=False):
+        for line in notes:
+            found = pd.DataFrame(line["notes"])
+            style = {"marker": "*", "markersize": 9} if len(found) == 1 else {}
+            if len(found) > 1 or key == "seconds":
+                axis.plot(found[key], found["within_2"], color=colours[line["attack"]], linewidth=1.2, **style)
+        axis.set(xscale="log", ylim=(0, 21), title=f"mnist, width 1024, 20 images: found by {key}", xlabel=key)
+    for axis in axes[-1][2:]:
+        axis.set_axis_off()
+    for name in ATTACKS:
+        axes[-1][2].plot([], [], color=colours[name], label=name)
+    axes[-1][2].plot([], [], color=FLOOR_COLOUR, linestyle="none", label="L2 of images, easiest first (above);")
+    axes[-1][2].plot([], [], color=FLOOR_COLOUR, linestyle="none", label="images within L2 2 of 20 (left)")
+    axes[-1][2].legend(loc="center left", frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", choices=("curves", "recipe"), default="curves")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--data", nargs="+", default=["mnist", "cifar10"])
+    parser.add_argument("--show", type=Path)
+    given = parser.parse_args()
+    if given.show:
+        draw(read(given.out), given.show)
+        print(table([line for line in read(given.out) if line["part"] == "curves"]))
+        return
+    if given.part == "recipe":
+        settings = [Setting(20, 1024, "mnist", seed) for seed in RECIPE_SEEDS]
+    else:
+        settings = [Setting(*values) for values in product(SIZES, WIDTHS, given.data, given.seeds)]
+        settings.sort(key=lambda setting: setting.images * setting.width**2)  # as they cost
+    add_lines(given.out, given.root, given.part, settings, ATTACKS)
+
+
+if __name__ == "__main__":
+    main()
