@@ -86,7 +86,7 @@ def audit(
         model=model,
         shape=shape,
         mean=_values(mean),
-        std=_values(std),
+        std=_divisors(std),
         truth=truth,
         owners=owners,
         public=public,
@@ -261,3 +261,10 @@ def _write_page(folder: Path) -> None:
 
 def _values(given: float | Sequence[float]) -> tuple[float, ...]:
     return (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
+
+
+def _divisors(given: float | Sequence[float]) -> tuple[float, ...]:
+    values = _values(given)
+    if not all(value > 0 for value in values):
+        raise InputError(f"std {given!r}: divide by numbers above 0")
+    return values

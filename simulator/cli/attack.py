@@ -19,13 +19,15 @@ from simulator.tools.one_update import FACTS, Update, attack_update, check_repla
 def attack(typed: AttackCommand) -> Answer:
     if not typed.name:
         raise InputError(f"which attack? Give --attack {', '.join(ATTACKS.known())}, or FILE.py:CLASS")
-    check_out(typed.out_dir)
-    check_replaceable(typed.out_dir)
+    if (folder := typed.out_dir) is None:
+        raise InputError("where to? Give --out DIR, a folder for tables, pictures and a page")
+    check_out(folder)
+    check_replaceable(folder)
     update = _update(typed)
     with step_bar() as report:
         found = attack_update(
             update,
-            typed.out_dir,
+            folder,
             typed.in_pixels,
             lambda done, total, loss: report(
                 typed.name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total
@@ -38,9 +40,9 @@ def attack(typed: AttackCommand) -> Answer:
     guess = " (a guess)" if any(re.search(GUESS, warning) for warning in found.warnings) else ""
     inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred{guess}"
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}{inferred}"
-    out.print(f"{count}, {found.seconds:.1f} s: {typed.out_dir}")
-    ended = finish_run(typed.out_dir, figures=True, shown=Shown(typed.show_all))
-    return Answer(read_json(typed.out_dir / FACTS) | ended.data, ended.error)
+    out.print(f"{count}, {found.seconds:.1f} s: {folder}")
+    ended = finish_run(folder, figures=True, shown=Shown(typed.show_all))
+    return Answer(read_json(folder / FACTS) | ended.data, ended.error)
 
 
 def _update(typed: AttackCommand) -> Update:

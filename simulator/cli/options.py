@@ -193,7 +193,8 @@ class AttackCommand(UpdateCommand):
     comes out is scored. There are tables, pictures and a page, as of a run."""
 
     name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")] = ""
-    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="for reconstructions.npz and facts.json")]
+    # both are needed; the command asks for the attack first, whose names it lists
+    out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="for tables, pictures and a page")] = None
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = field(
         default_factory=list
     )

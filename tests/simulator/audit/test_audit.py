@@ -215,6 +215,7 @@ BAD = {
     "no recording": ({"recording": "nowhere"}, "is no recording"),
     "another network": ({"model": "torch.nn:Identity"}, "row of class scores"),
     "a mean for three channels": ({"mean": (0.1, 0.2, 0.3)}, "0.1,0.2,0.3: give one value, or one for each channel"),
+    "a deviation of zero": ({"std": 0}, "std 0: divide by numbers above 0"),
     "no such round": ({"rounds": [7]}, "has no round 7"),
     "no such threat model": ({"threat_models": ["client"]}, "has no threat_model 'client'"),
     "no such field": ({"know": {"lr": 0.1}}, "--know lr: no such field"),

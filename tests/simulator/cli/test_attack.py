@@ -117,6 +117,8 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--know": "labels=[]"}, "knowledge labels is ()"),
         ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
         ({"--attack": None}, "which attack? Give --attack "),
+        ({"--attack": None, "--out": None}, "which attack? Give --attack "),
+        ({"--out": None}, "where to? Give --out DIR"),
         ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
         ({"--final": "."}, "'.' is no safetensors file"),
         ({"--final": "DIVERGED"}, "'1.weight' holds NaN or Inf"),
