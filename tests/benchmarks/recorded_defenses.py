@@ -28,6 +28,7 @@ import torch
 from simulator.reports.benchmark_table import KEY
 from simulator.rundir.run import Run
 from simulator.scenario.benchmark import load_benchmark
+from tests.capacity import beyond_capacity
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "defenses.yaml"
 RECORDED = Path(__file__).with_name("recorded_defenses.csv")
@@ -59,7 +60,8 @@ def measured(scenario: Path, out: Path, profile: str = ALL, environment: Mapping
     surroundings = {**os.environ, **environment}
     ended = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert set(Run(out).leakage.status) <= {"ok", "skipped"}
+    leakage = Run(out).leakage
+    assert set(leakage.status) <= {"ok", "skipped"} and beyond_capacity(leakage).empty
     table = pd.read_csv(out / "benchmark.csv").drop(columns=OF_THE_MACHINE)
     table.insert(0, PROCESSOR, processor(bool(environment)))
     return table

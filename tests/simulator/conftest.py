@@ -15,6 +15,7 @@ from simulator.run.engine import simulate
 from simulator.run.plan import make_plan
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
+from tests.capacity import beyond_capacity
 
 
 @contextlib.contextmanager
@@ -41,7 +42,9 @@ def run_scenario():
         plan = make_plan(load_scenario(path), out)
         with ray_stays_up():
             simulate(plan, Display())
-        return Run(out)
+        made = Run(out)
+        assert beyond_capacity(made.leakage).empty
+        return made
 
     yield run
     stop_ray()
