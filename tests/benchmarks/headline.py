@@ -29,7 +29,7 @@ from attacks.interface.torch_tools import torch_generator
 from attacks.ntk.adam_graph import GraphedAdam
 from attacks.scoring.images import matched_l2
 from clients.training import encode_targets
-from simulator.reports.drawing import COLOURS, FLOOR_COLOUR, themed
+from simulator.reports.drawing import COLOURS, themed
 from tests.benchmarks.held_out import Kind, draw_images, mlp, observe, pixel_mean
 from tests.benchmarks.ntk_recipes import PAPER, PUBLISHED, read
 
@@ -42,7 +42,8 @@ ATTACKS = (*NTK, "span")
 RECIPE = {"ntk, published": 80_000, "ntk, now": 4_000}  # iterations that are followed; the first is the paper's number
 RECIPE_SEEDS = (0, 1, 2)
 WITHIN = (1.0, 2.0)  # L2 distances at which an image counts as found; 2 is 23 dB of MNIST
-LOOKS = np.unique(np.geomspace(10, 80_000, 60).astype(int))  # iterations after which candidates are looked at
+# iterations after which candidates are looked at: 60 that grow alike, and the last of either recipe
+LOOKS = {*np.geomspace(10, 80_000, 60).astype(int).tolist(), *RECIPE.values()}
 
 
 @dataclass(frozen=True, order=True)
@@ -163,9 +164,8 @@ def draw(lines: list[dict], path: Path) -> None:
     themed()
     curves, notes = ([line for line in lines if line["part"] == part] for part in ("curves", "recipe"))
     rows = sorted({(line["data"] != "mnist", line["data"], line["width"]) for line in curves})
-    figure, axes = plt.subplots(
-        len(rows) + 1, len(SIZES), figsize=(2.9 * len(SIZES), 2.3 * (len(rows) + 1)), squeeze=False
-    )
+    height = len(rows) + 1
+    figure, axes = plt.subplots(height, len(SIZES), figsize=(2.9 * len(SIZES), 2.3 * height), squeeze=False)
     colours = dict(zip(ATTACKS, COLOURS, strict=False))
     for (_, data, width), row in zip(rows, axes[:-1], strict=True):
         for size, axis in zip(SIZES, row, strict=True):
@@ -173,22 +173,26 @@ def draw(lines: list[dict], path: Path) -> None:
             for line in own:
                 axis.plot(range(1, size + 1), line["l2"], color=colours[line["attack"]], linewidth=1.5)
             axis.set(title=f"{data}, width {width}, {size} images", ylim=(0, None))
+            if not own:
+                axis.set_axis_off()
+        row[0].set_ylabel("L2, easiest image first")
     for axis, key in zip(axes[-1], ("iteration", "seconds"), strict=False):
         for line in notes:
             found = pd.DataFrame(line["notes"])
-            style = {"marker": "*", "markersize": 9} if len(found) == 1 else {}
-            if len(found) > 1 or key == "seconds":
-                axis.plot(found[key], found["within_2"], color=colours[line["attack"]], linewidth=1.2, **style)
-        axis.set(xscale="log", ylim=(0, 21), title=f"mnist, width 1024, 20 images: found by {key}", xlabel=key)
+            if len(found) == 1 and key == "seconds":
+                axis.plot(found[key], found["within_2"], "*", color=colours[line["attack"]], markersize=9)
+            elif len(found) > 1:
+                axis.plot(found[key], found["within_2"], color=colours[line["attack"]], linewidth=1.2)
+        axis.set(xscale="log", ylim=(0, 21), title="mnist, width 1024, 20 images", xlabel=key)
+    axes[-1][0].set_ylabel("images within L2 2")
     for axis in axes[-1][2:]:
         axis.set_axis_off()
     for name in ATTACKS:
         axes[-1][2].plot([], [], color=colours[name], label=name)
-    axes[-1][2].plot([], [], color=FLOOR_COLOUR, linestyle="none", label="L2 of images, easiest first (above);")
-    axes[-1][2].plot([], [], color=FLOOR_COLOUR, linestyle="none", label="images within L2 2 of 20 (left)")
-    axes[-1][2].legend(loc="center left", frameon=False)
+    axes[-1][2].legend(loc="center", frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def main() -> None:
