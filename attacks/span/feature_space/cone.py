@@ -127,8 +127,8 @@ class _Peeling:
         """Take in the vertices that zeros certify before anything is taken out of the update, then what each objective
         leads to in what is left, until all images are found or many objectives lead to nothing new."""
         found, sure = _nonnegative_vertices(self.factors.rows, self._is_certified, CONE.same, generator)
-        self.vertices, self.pinned, self.signals = [*found[sure]], [True] * int(sure.sum()), [None] * int(sure.sum())
-        self._tell_signals()
+        for vertex in found[sure]:
+            self._takes(vertex, self.factors.rows, self._lone())
         size, barren = len(self.factors.values), 0
         while len(self.vertices) < size and barren < CONE.barren:
             barren += 1
@@ -165,13 +165,9 @@ class _Peeling:
             self.signals.append(signal)
         else:
             return False
-        self._tell_signals()
-        return True
-
-    def _tell_signals(self) -> None:
-        """Seek the signals that are not known beside the vertices that zeros certify."""
         for number in self._lone():
             self.signals[number] = self._signal_among_others(number)
+        return True
 
     def _is_certified(self, vertex: Tensor) -> bool:
         """Whether zeros certify a vertex (D,) of the whole row space."""
