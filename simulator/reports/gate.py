@@ -59,14 +59,6 @@ class Limit:
     def __str__(self) -> str:
         return f"{'/'.join(self.where)}{':' if self.where else ''}{self.column}={self.most:g}"
 
-    def among(self, leakage: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of the limit."""
-        rows = about_private(leakage)
-        places = [name for name in PLACES if name in rows]
-        for word in self.where:
-            rows = rows[(rows[places] == word).any(axis=1)]
-        return rows
-
 
 def parse_limits(texts: Sequence[str], known: Collection[str], scored: bool = True) -> tuple[Limit, ...]:
     """Parse the limits of a command line. known: the names that a limit may have. scored: whether there is a truth.
@@ -87,7 +79,10 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> tuple[GateFailed | 
     exceeded: list[str] = []
     unknown: list[str] = []
     for limit in limits:
-        rows = limit.among(leakage)
+        rows = about_private(leakage)
+        places = [name for name in PLACES if name in rows]
+        for word in limit.where:
+            rows = rows[(rows[places] == word).any(axis=1)]
         values = pd.to_numeric(rows[limit.column]) if limit.column in rows else pd.Series(math.nan, index=rows.index)
         above = values[values > limit.most].sort_values(ascending=False)
         exceeded += [f"{limit.column} {value:.4g} > {limit.most:g}: {_row(rows.loc[i])}" for i, value in above.items()]
