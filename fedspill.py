@@ -23,38 +23,18 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, get_attack
-    from simulator.audit.record import Record
-    from simulator.audit.run_audit import audit
-    from simulator.rundir.run import Run, load
+    from attacks import Knowledge, Observation, Reconstruction
 
 __version__ = "0.2.0"
 
 HOME = {
-    "Attack": "attacks",
-    "InputError": "attacks",
-    "Knowledge": "attacks",
-    "Observation": "attacks",
-    "Reconstruction": "attacks",
-    "audit": "simulator.audit.run_audit",
-    "get_attack": "attacks",
+    **dict.fromkeys(("Attack", "InputError", "Knowledge", "Observation", "Reconstruction", "get_attack"), "attacks"),
     "Record": "simulator.audit.record",
     "Run": "simulator.rundir.run",
+    "audit": "simulator.audit.run_audit",
     "load": "simulator.rundir.run",
 }
-__all__ = [
-    "Attack",
-    "InputError",
-    "Knowledge",
-    "Observation",
-    "Reconstruction",
-    "Record",
-    "Run",
-    "attack",
-    "audit",
-    "get_attack",
-    "load",
-]
+__all__ = sorted(["attack", *HOME])
 
 
 def attack(

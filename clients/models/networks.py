@@ -187,25 +187,16 @@ class BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """A stem, four stages of two blocks, the mean over positions, `fc`.
 
-    channels: of the first stage, doubled by each of the others. in_channels: of the images. head: units of
-    hidden layers in `fc`, which is linear where there are none, as published. stem: `imagenet`, a 7x7 convolution and a
-    pooling, each of stride 2, as published; `cifar`, for small images: one 3x3 convolution of stride 1, under the same
-    key. input_scale: what the images are divided by, one number or one of each channel; no part of the state dict.
+    The channels of the first stage are doubled by each of the others. `fc` is linear where `head` has no hidden layers.
+    Either stem has the same key. The input scale is no part of the state dict.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        outputs: int,
-        channels: int = 64,
-        head: Sequence[int] = (),
-        *,
-        stem: Stem = "imagenet",
-        input_scale: float | Sequence[float] = 1.0,
-    ):
+    def __init__(self, in_channels: int, outputs: int, options: "ResNet18Options"):
+        """in_channels: of the images."""
         super().__init__()
+        stem, channels = options.stem, options.channels
         kernel, stride = (7, 2) if stem == "imagenet" else (3, 1)
-        self.scale = InputScale(input_scale, in_channels)
+        self.scale = InputScale(options.input_scale, in_channels)
         self.conv1 = nn.Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "imagenet" else nn.Identity()
@@ -218,7 +209,7 @@ class ResNet18(nn.Module):
             )
             width = wider
         hidden: list[nn.Module] = []
-        for units in head:
+        for units in options.head:
             hidden += [nn.Linear(width, units), nn.ReLU()]
             width = units
         last = nn.Linear(width, outputs)
@@ -245,7 +236,7 @@ class ResNet18Options(ModelOptions):
     input_scale: InputScaleOption = INPUT_SCALE
 
     def build(self, shape: tuple[int, int, int], outputs: int) -> ResNet18:
-        return ResNet18(shape[0], outputs, self.channels, self.head, stem=self.stem, input_scale=self.input_scale)
+        return ResNet18(shape[0], outputs, self)
 
 
 EPSILON = 1e-6  # of LayerNorm, as timm has it

@@ -60,8 +60,3 @@ class CuriousServer(Wrapped):
             final = self.recorder.note_global(server_round, arrays.to_torch_state_dict())
         self.recorder.end_round(server_round, healthy, final, summed)
         return arrays, metrics
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return super().configure_evaluate(server_round, arrays, config, self.participation.grid(grid))

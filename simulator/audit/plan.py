@@ -139,7 +139,7 @@ class AuditPlan:
         if len(found := outputs_of(model, options.model, options.shape)) != 1:
             raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")
         keys = _chosen(recording, options)
-        most = max((recording.knowledge(key).num_private or 0 for key in keys), default=0)
+        most = max((recording.granted(key).num_private or 0 for key in keys), default=0)
         attacks = options.attacks or default_attacks(model, options.shape, most, options.candidates is not None)
         plan = cls(options, recording, model, attacks, keys, out)
         plan.knowledge(keys[0])
@@ -159,7 +159,7 @@ class AuditPlan:
 
     def knowledge(self, key: ObservationKey) -> Knowledge:
         """Return the knowledge of an adversary: from the recording, the normalization and --know."""
-        told = self.recording.knowledge(key)
+        told = self.recording.granted(key)
         if told.num_private is None:  # all clients together: the sum of what each reports
             told = replace(told, num_private=self.count(key))
         if self.normalization is not None:
@@ -238,7 +238,7 @@ class AuditPlan:
         for key in self.recording.observations():
             if key.threat_model == "server" and key.client != ALL:
                 first.setdefault(key.client, key)
-        return {client: (self.observation(key), self.recording.knowledge(key)) for client, key in first.items()}
+        return {client: (self.observation(key), self.recording.granted(key)) for client, key in first.items()}
 
     def count(self, key: ObservationKey) -> int | None:
         """Return the number of private images of an observation; None unless all its clients reported theirs."""
@@ -254,7 +254,7 @@ def digest_of(options: AuditOptions, recording: Recording) -> str:
     keys = [repr(key) for key in _chosen(recording, options)]
     digest = hashlib.sha256(json.dumps([options.described(), clients, keys], sort_keys=True, default=str).encode())
     named = (options.truth, options.public, options.candidates, options.model.rpartition(":")[0])
-    begun = sorted(recording.store.checkpoints.glob("*.safetensors"))[:1]  # another federation starts from others
+    begun = sorted(recording.checkpoints.glob("*.safetensors"))[:1]  # another federation starts from others
     for path in (*map(Path, filter(None, named)), *begun):
         for file in sorted(path.rglob("*")) if os.path.isdir(path) else [path]:
             if os.path.isfile(file):

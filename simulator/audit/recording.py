@@ -15,12 +15,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from attacks import InputError, Knowledge
+from attacks import InputError
 from attacks.interface.observation import State
 from clients.models.checkpoint import read_checkpoint
 from simulator.results.disk import inside
 from simulator.results.formats import read_json, read_model
-from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.keys import ObservationKey
 from simulator.results.storage import CellStore
 
 FORMAT = 1
@@ -72,8 +72,8 @@ class RecordingContents(_Part):
     """What could not be written down, and why."""
 
 
-class Recording:
-    """A recording, opened for reading.
+class Recording(CellStore):
+    """A recording, opened for reading: the files of a scenario, and who took part.
 
     recording = Recording("runs/mine")
     for key in recording.observations():
@@ -82,8 +82,7 @@ class Recording:
 
     def __init__(self, path: str | Path):
         """Open a recording; raise InputError if there is none, or one of another format."""
-        self.path = Path(path)
-        self.store = CellStore(self.path)
+        super().__init__(Path(path))
         if not (self.path / CONTENTS).exists():
             raise InputError(f"{str(path)!r} is no recording: it has no {CONTENTS}; fedspill.Record makes one")
         content = read_json(inside(self.path, self.path / CONTENTS))
@@ -108,19 +107,11 @@ class Recording:
 
     @cached_property
     def _keys(self) -> list[ObservationKey]:
-        return self.store.observation_keys()
+        return self.observation_keys()
 
     def observations(self) -> list[ObservationKey]:
         """Return a key for each observation: of a round, client and threat model."""
         return list(self._keys)
-
-    def recorded(self, key: ObservationKey) -> RecordedObservation:
-        """Return the names of the files of an observation, and the clients whose images are behind them."""
-        return self.store.recorded(key)
-
-    def knowledge(self, key: ObservationKey) -> Knowledge:
-        """Return the knowledge of the adversary of an observation."""
-        return self.store.granted(key)
 
     def pairs(self, key: ObservationKey, like: Mapping[str, Tensor] | None = None) -> tuple[tuple[State, State], ...]:
         """Return (sent, returned) for every round of an observation that is kept.
@@ -128,5 +119,5 @@ class Recording:
         like: the network's state dict, for checkpoints that were sent as lists of arrays without names.
         """
         recorded = self.recorded(key)
-        states = {name: read_checkpoint(self.store.checkpoint_path(name), like) for name in recorded.files}
+        states = {name: read_checkpoint(self.checkpoint_path(name), like) for name in recorded.files}
         return tuple((states[initial], states[final]) for initial, final in recorded.pairs)

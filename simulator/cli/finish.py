@@ -127,10 +127,10 @@ def error_of(leakage: pd.DataFrame, limits: Sequence[Limit]) -> RunError | None:
     Name the rows on stderr that no limit can be held against."""
     if error := no_result(leakage):
         return error
-    judgement = judge(leakage, limits)
-    for line in judgement.unknown:
+    exceeded, unknown = judge(leakage, limits)
+    for line in unknown:
         print_error(line)
-    return judgement.error or without_result(leakage)
+    return exceeded or without_result(leakage)
 
 
 def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:

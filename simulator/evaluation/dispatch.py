@@ -201,15 +201,15 @@ class Dispatcher:
         try:
             material = Material.read(store := CellStore(job.root), job.key)
             recorded, sources = material.recorded, material.sources(store)
-            for source in sources.values():
-                if source.path not in self.held:
-                    self.held[source.path] = ray.put(source.read())
-            tensors = [self.held[source.path] for source in sources.values()]
+            for path, read in sources.values():
+                if path not in self.held:
+                    self.held[path] = ray.put(read())
+            tensors = [self.held[path] for path, _ in sources.values()]
         except Exception as error:
             self.unsent.append((job, fault(job, error, start, recorded)))
             return
         self.running[self.task.remote(job.for_workers, material, tuple(sources), self.board, *tensors)] = job
-        self.needs[job.name] = [source.path for source in sources.values()]
+        self.needs[job.name] = [path for path, _ in sources.values()]
         self.last_sign = time.monotonic()
 
     def _over(self, reference: Any) -> Job:

@@ -132,7 +132,7 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     try:
         material = Material.read(store := CellStore(job.root), job.key)
         recorded = material.recorded
-        contents = {label: source.read() for label, source in material.sources(store).items()}
+        contents = {label: read() for label, (_, read) in material.sources(store).items()}
     except Exception as error:
         return fault(job, error, start, recorded)
     return filed(job, attack(job, material, contents, reporter or Reporter()))

@@ -59,31 +59,6 @@ class Limit:
     def __str__(self) -> str:
         return f"{'/'.join(self.where)}{':' if self.where else ''}{self.column}={self.most:g}"
 
-    def among(self, leakage: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of the limit."""
-        rows = about_private(leakage)
-        places = [name for name in PLACES if name in rows]
-        for word in self.where:
-            rows = rows[(rows[places] == word).any(axis=1)]
-        return rows
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The result of limits on a table: lines on rows above a limit, and on rows without a value."""
-
-    exceeded: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def error(self) -> GateFailed | None:
-        """The error of the command, if a limit is exceeded."""
-        if not self.exceeded:
-            return None
-        more = len(self.exceeded) - NAMED
-        lines = [*self.exceeded[:NAMED], *([f"{more} more rows"] if more > 0 else [])]
-        return GateFailed("\n  ".join(["more leaks than --fail-above accepts:", *lines]))
-
 
 def parse_limits(texts: Sequence[str], known: Collection[str], scored: bool = True) -> tuple[Limit, ...]:
     """Parse the limits of a command line. known: the names that a limit may have. scored: whether there is a truth.
@@ -99,12 +74,15 @@ def parse_limits(texts: Sequence[str], known: Collection[str], scored: bool = Tr
     return limits
 
 
-def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
-    """Find every row above a limit, the worst first, and rows without a value."""
+def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> tuple[GateFailed | None, list[str]]:
+    """Return (the error with every row above a limit, the worst first, or None; lines on rows without a value)."""
     exceeded: list[str] = []
     unknown: list[str] = []
     for limit in limits:
-        rows = limit.among(leakage)
+        rows = about_private(leakage)
+        places = [name for name in PLACES if name in rows]
+        for word in limit.where:
+            rows = rows[(rows[places] == word).any(axis=1)]
         values = pd.to_numeric(rows[limit.column]) if limit.column in rows else pd.Series(math.nan, index=rows.index)
         above = values[values > limit.most].sort_values(ascending=False)
         exceeded += [f"{limit.column} {value:.4g} > {limit.most:g}: {_row(rows.loc[i])}" for i, value in above.items()]
@@ -122,7 +100,11 @@ def judge(leakage: pd.DataFrame, limits: Sequence[Limit]) -> Judgement:
                 f"--fail-above {limit}: {missing} of {len(rows)} rows have no value ({first}): "
                 "nothing is known of those, which does not make them safe"
             )
-    return Judgement(tuple(exceeded), tuple(unknown))
+    if not exceeded:
+        return None, unknown
+    more = len(exceeded) - NAMED
+    lines = [*exceeded[:NAMED], *([f"{more} more rows"] if more > 0 else [])]
+    return GateFailed("\n  ".join(["more leaks than --fail-above accepts:", *lines])), unknown
 
 
 def _row(row: pd.Series) -> str:

@@ -3,7 +3,7 @@
 A page has tables of its own: every row of the leakage table, the worst attack of each threat model, and utility.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -25,6 +25,7 @@ NUMERIC = (INTEGER, COUNT, NUMBER)
 FOLDED = 8  # letters that a column of text has at least
 CLOSER = 10  # `spare` of a column, from which on it is left out after columns stand closer
 SETTING = "setting"
+NOTHING = ("", NONE)  # what tells a reader of a page nothing
 FLOOR = (
     "In parentheses: the floor, what an attacker who knows nothing scores (the better of as many public images and of "
     "their mean)."
@@ -68,9 +69,9 @@ class Grid:
         return {column.name: [row[i] for row in self.rows] for i, column in enumerate(self.columns)}
 
 
-def grid(title: str, cells: dict[Heading, list[str]], note: str = "") -> Grid:
-    """Make a table of columns, without empty ones."""
-    used = {heading: texts for heading, texts in cells.items() if any(texts)}
+def grid(title: str, cells: dict[Heading, list[str]], note: str = "", empty: Collection[str] = ("",)) -> Grid:
+    """Make a table of columns, without those that have an `empty` text in every row."""
+    used = {heading: texts for heading, texts in cells.items() if not set(texts) <= set(empty)}
     return Grid(title, tuple(used), tuple(zip(*used.values(), strict=True)), note)
 
 
@@ -249,7 +250,7 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
         )  # fmt: skip
     names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "candidates told")
     columns = [Heading(name, name in ("images at worst", "membership AUC", "candidates told")) for name in names]
-    return _without_empty(Grid("Who can do it, and knowing what", tuple(columns), tuple(lines)))
+    return grid("Who can do it, and knowing what", _by_column(columns, lines), empty=NOTHING)
 
 
 def utility_of(run: Run) -> Grid | None:
@@ -274,23 +275,20 @@ def utility_grid(utility: pd.DataFrame, leakage: pd.DataFrame) -> Grid:
         most = [_number(100 * attacked[attacked.threat_model == view].share.max(), 0) for view in views]
         epsilon = _number(own[own["round"] == last].epsilon.max(), 1)
         lines.append((*map(str, values), *at, *(number and f"{number} %" for number in most), epsilon))
-    columns = (
+    columns = [
         *(Heading(short(key)) for key in keys),
         Heading("untrained" if first == 0 else f"round {first}", True),
         Heading("accuracy", True),
         *(Heading(f"taken by {view}", True) for view in views),
         Heading("ε", True),
-    )
+    ]
     taken = " Taken: the largest share of a client's images that any attack has." if (rows.status == "ok").any() else ""
     note = f"Accuracy: on test images after round {last}, mean over seeds.{taken}"
-    return _without_empty(Grid("Utility and defenses", columns, tuple(lines), note))
+    return grid("Utility and defenses", _by_column(columns, lines), note, empty=NOTHING)
 
 
-def _without_empty(table: Grid) -> Grid:
-    """Remove the columns that are empty or "none" in every row."""
-    says = {column: texts for column, texts in zip(table.columns, zip(*table.rows, strict=True), strict=False)}
-    used = {column: list(texts) for column, texts in says.items() if set(texts) - {"", NONE}}
-    return grid(table.title, used, table.note)
+def _by_column(columns: Sequence[Heading], lines: Sequence[tuple[str, ...]]) -> dict[Heading, list[str]]:
+    return dict(zip(columns, map(list, zip(*lines, strict=True)), strict=False))  # no column where there is no line
 
 
 def _number(value: float, digits: int) -> str:

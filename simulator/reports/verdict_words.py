@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -172,22 +171,15 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
-class Remedy(NamedTuple):
-    """A defense in our benchmark (docs/records/defenses.md), against the server. left: share of the images that the
-    strongest attack has. auc: of membership. Both are 1.00 undefended. points: percentage points that accuracy gains.
-    of: what a row with options of its own is."""
-
-    left: float
-    auc: float
-    points: float
-    of: str = ""
-
-
-REMEDIES = {  # those that protect and cost at most 10 points, the cheapest first
-    "random_k": Remedy(0.60, 0.71, -0.3),
-    "personal_first": Remedy(0.02, 1.0, -1.2, "`personal_layers` of the first layer"),
-    "power_sgd": Remedy(0.01, 0.67, -7.7),
+# Defenses in our benchmark (docs/records/defenses.md), against the server: the share of the images that the strongest
+# attack has, the AUC of membership (both are 1.00 undefended), and the percentage points that accuracy gains. Those
+# that protect and cost at most 10 points, the cheapest first.
+REMEDIES = {
+    "random_k": (0.60, 0.71, -0.3),
+    "personal_first": (0.02, 1.0, -1.2),
+    "power_sgd": (0.01, 0.67, -7.7),
 }
+CALLED = {"personal_first": "`personal_layers` of the first layer"}  # rows with options of their own
 AGAINST = {  # what is exposed: what hinders it
     "images": ("personal_first", "power_sgd"),
     "features": ("power_sgd",),
@@ -212,6 +204,6 @@ def remedies(exposed: Sequence[str]) -> list[str]:
 
 
 def _costs(defense: str, members: bool) -> str:
-    left, auc, costs, of = REMEDIES[defense]
+    left, auc, costs = REMEDIES[defense]
     points = f"{costs:+.1f}".replace("-", "−")
-    return f"{of or f'`{defense}`'} {auc if members else left:.2f} at {points} points of accuracy"
+    return f"{CALLED.get(defense, f'`{defense}`')} {auc if members else left:.2f} at {points} points of accuracy"

@@ -173,7 +173,7 @@ class CellStore:
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
         material = Material.read(self, key)
-        contents = {label: file.read() for label, file in material.sources(self).items()}
+        contents = {label: read() for label, (_, read) in material.sources(self).items()}
         return material.observation(contents), material.granted(contents)
 
     def checkpoint_path(self, name: str) -> Path:
@@ -201,6 +201,7 @@ class CellStore:
         return found
 
     def granted(self, key: ObservationKey) -> Knowledge:
+        """Return the knowledge of the adversary of an observation."""
         knowledge, public = told_in(self.recorded(key))
         return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
 
@@ -246,12 +247,8 @@ Contents = Mapping[str, State]
 PUBLIC, DISTILLED = "public images", "distilled by client {}"  # labels; those of checkpoints are their names
 
 
-@dataclass(frozen=True)
-class TensorFile:
-    """A file of a run, and its reader, which raises InputError if the file is missing or damaged."""
-
-    path: Path
-    read: Callable[[], State]
+TensorFile = tuple[Path, Callable[[], State]]
+"""A file of a run, and its reader, which raises InputError if the file is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -279,15 +276,14 @@ class Material:
     def sources(self, store: CellStore) -> dict[str, TensorFile]:
         """Return the files of the tensors, by label."""
         round, like = self.recorded.key.round, partial(state_of, self.architecture)
-        found = {
-            name: TensorFile(store.checkpoint_path(name), partial(store.checkpoint, name, like))
-            for name in self.recorded.files
+        found: dict[str, TensorFile] = {
+            name: (store.checkpoint_path(name), partial(store.checkpoint, name, like)) for name in self.recorded.files
         }
         if self.public:
-            found[PUBLIC] = TensorFile(store.public_path, store.public_images)
+            found[PUBLIC] = store.public_path, store.public_images
         for client in self.distilled:
             path = store.distilled_path(round, client)
-            found[DISTILLED.format(client)] = TensorFile(path, partial(load_state, path))
+            found[DISTILLED.format(client)] = path, partial(load_state, path)
         return found
 
     def observation(self, contents: Contents) -> Observation:

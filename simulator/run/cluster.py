@@ -85,12 +85,11 @@ def own_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Ray leaves it alone there, too
         yield
         return
-    before, take = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        yield
+        with patch.object(utils, "set_sigterm_handler", lambda handler: None):
+            yield
     finally:
-        utils.set_sigterm_handler = take
         signal.signal(signal.SIGTERM, before)  # Ray's C++ sets one, too
 
 

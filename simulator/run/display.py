@@ -79,9 +79,13 @@ def run_display() -> "Display":
 
 
 class Display:
-    """Shows nothing: for tests and for `flwr run`, whose output goes to a log. Subclasses override what they show."""
+    """Shows nothing but notes without a console: for tests and for `flwr run`, whose output goes to a log. Subclasses
+    override what they show."""
 
-    def __init__(self) -> None:
+    console: Terminal | None = None
+
+    def __init__(self, console: Terminal | None = None) -> None:
+        self.console = console
         self.reasons = set[str]()
         """Kinds of reasons that have been shown in full."""
 
@@ -94,10 +98,15 @@ class Display:
 
     def note(self, line: str) -> None:
         """Show a line that a user has to know, in a log too."""
-        print_error(line)
+        if self.console is None:
+            print_error(line)
+        else:
+            self.console.print(f"fedspill: {line}", soft_wrap=True)
 
     def price(self, lines: Callable[[], Iterable[str]]) -> None:
         """Show what will be done and what that costs. lines: takes seconds."""
+        for line in lines() if self.console is not None else ():
+            self.note(line)
 
     def start(self, rounds: int, attacks: int) -> None:
         """Begin with so many rounds and attacks."""
@@ -137,22 +146,7 @@ def found_by(row: dict[str, Any]) -> str:
     return ", ".join(said)
 
 
-class Shown(Display):
-    """Shows notes, and the price, as lines."""
-
-    def __init__(self, console: Terminal):
-        super().__init__()
-        self.console = console
-
-    def note(self, line: str) -> None:
-        self.console.print(f"fedspill: {line}", soft_wrap=True)
-
-    def price(self, lines: Callable[[], Iterable[str]]) -> None:
-        for line in lines():
-            self.note(line)
-
-
-class Bars(Shown):
+class Bars(Display):
     """Two bars, rounds and attacks; the attacks' bar moves with the iterations of those that run."""
 
     def __init__(self, console: Terminal):
@@ -194,7 +188,7 @@ class Bars(Shown):
         self.progress.stop()
 
 
-class Lines(Shown):
+class Lines(Display):
     """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
 
     def __init__(self, console: Terminal):

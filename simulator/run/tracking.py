@@ -1,6 +1,6 @@
 """Send the rows of a run to an experiment tracker, MLflow or Weights & Biases, as they come.
 
-A tracker is one more `Display`; for other destinations, write another. A tracker that fails costs a line, no result.
+A tracker stands before a `Display`; for other destinations, write another. One that fails costs a line, no result.
 """
 
 import importlib
@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from attacks import InputError
 from simulator.results.columns import is_number
@@ -24,25 +24,28 @@ Log = Callable[[dict[str, float], int], None]
 """Called with values by name, and the round."""
 
 
-class Tracker(Display):
-    """Sends the test accuracy of every round, and the numbers of every attack."""
+class Tracker:
+    """Sends the test accuracy of every round and the numbers of every attack, and passes every call on to a display."""
 
-    def __init__(self, log: Log, end: Callable[[], None]):
-        self.log, self.end = log, end
+    def __init__(self, display: Display, log: Log, end: Callable[[], None]):
+        self.display, self.log, self.end = display, log, end
 
-    def note(self, line: str) -> None:
-        """Send nothing: notes are for people."""
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.display, name)
 
     def round_done(self, cell: str, round: int, accuracy: float) -> None:
+        self.display.round_done(cell, round, accuracy)
         self._send({f"{f'{cell}/' if cell else ''}test_accuracy": accuracy}, round)
 
     def attack_done(self, row: dict[str, Any]) -> None:
+        self.display.attack_done(row)
         who = "all" if row["client"] == ALL else f"client_{row['client']:02d}"
         where = "/".join(filter(None, [row.get("cell"), row["threat_model"], row["attack"], who]))
         found = {name: row[name] for name in NUMBERS if is_number(row.get(name)) and math.isfinite(row[name])}
         self._send({f"{where}/{name}": value for name, value in found.items()}, row["round"])
 
     def stop(self) -> None:
+        self.display.stop()
         self._try(self.end)
 
     def _send(self, values: Mapping[str, Any], round: int) -> None:
@@ -56,38 +59,17 @@ class Tracker(Display):
             logging.getLogger("fedspill").warning("tracking failed: %s; the run goes on", error)
 
 
-def _broadcast(name: str) -> Callable[..., None]:
-    """Make a method of `Displays` that calls the method of this name of every display."""
-
-    def call(self: "Displays", *given: Any) -> None:
-        for display in self.displays:
-            getattr(display, name)(*given)
-
-    return call
-
-
-class Displays(Display):
-    """Passes every call on to several displays."""
-
-    def __init__(self, *displays: Display):
-        self.displays = displays
-
-
-for name in ("note", "start", "pretraining", "round_done", "attack_done", "attacks_running", "stop"):
-    setattr(Displays, name, _broadcast(name))
-
-
-def mlflow_tracker(mlflow: Any, plan: RunPlan) -> Tracker:
+def mlflow_tracker(mlflow: Any, plan: RunPlan) -> tuple[Log, Callable[[], None]]:
     """Start a run of the experiment that MLFLOW_EXPERIMENT_NAME names, at MLFLOW_TRACKING_URI."""
     mlflow.start_run(run_name=plan.run_dir.name)
     mlflow.log_params(_settings(plan))
-    return Tracker(lambda values, round: mlflow.log_metrics(values, step=round), mlflow.end_run)
+    return lambda values, round: mlflow.log_metrics(values, step=round), mlflow.end_run
 
 
-def wandb_tracker(wandb: Any, plan: RunPlan) -> Tracker:
+def wandb_tracker(wandb: Any, plan: RunPlan) -> tuple[Log, Callable[[], None]]:
     """Start a run of the project that WANDB_PROJECT names. The round is a value: rows come in any order."""
     run = wandb.init(name=plan.run_dir.name, config=_settings(plan), dir=str(plan.run_dir))
-    return Tracker(lambda values, round: run.log({**values, "round": round}), run.finish)
+    return lambda values, round: run.log({**values, "round": round}), run.finish
 
 
 TRACKERS = {"mlflow": mlflow_tracker, "wandb": wandb_tracker}
@@ -95,11 +77,13 @@ TRACKERS = {"mlflow": mlflow_tracker, "wandb": wandb_tracker}
 
 def tracked(display: Display, plan: RunPlan) -> Display:
     """Return the display with the trackers of `output.track`; raise InputError if one cannot be started."""
-    names = plan.scenario.output.track
-    return Displays(display, *(_started(name, plan) for name in names)) if names else display
+    for name in plan.scenario.output.track:
+        display = cast(Display, Tracker(display, *_started(name, plan)))
+    return display
 
 
-def _started(name: str, plan: RunPlan) -> Tracker:
+def _started(name: str, plan: RunPlan) -> tuple[Log, Callable[[], None]]:
+    """Return (what sends values, what ends the tracker)."""
     try:
         return TRACKERS[name](importlib.import_module(name), plan)
     except ImportError:

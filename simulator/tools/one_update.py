@@ -39,12 +39,8 @@ RECORDING = "recording"  # below the folder of an attack on two checkpoints
 KEY = ObservationKey(1, 0, "server")  # of their observation
 
 
-class Description(NamedTuple):
-    """The description of an attack in its folder. file: its name. content: of this file. setting: for the score."""
-
-    file: str
-    content: dict[str, Any]
-    setting: Setting
+Described = tuple[str, dict[str, Any], Setting]
+"""The description of an attack in its folder: the name of its file, its content, and the setting for the score."""
 
 
 class Source(NamedTuple):
@@ -63,20 +59,20 @@ class Update:
     observation: Observation
     granted: Knowledge
     attack: AttackRun
-    describe: Callable[[Path], tuple[Description, Source]]
+    describe: Callable[[Path], tuple[Described, Source]]
 
 
 def update_of_pair(observation: Observation, granted: Knowledge, options: AuditOptions) -> Update:
     """Return the update that two checkpoints show. options: of an audit of it, with one attack."""
 
-    def describe(out: Path) -> tuple[Description, Source]:
+    def describe(out: Path) -> tuple[Described, Source]:
         recording = write_recording(out / RECORDING, observation, granted)
         asked = replace(options, recording=str(recording.path))
         plan = AuditPlan(asked, recording, observation.model, options.attacks, (KEY,), out)
         (outputs,) = outputs_of(plan.model, options.model, options.shape)
         network = ModelConfig(name=options.model)
         architecture = Architecture(model=network, shape=options.shape, outputs=outputs, seed=options.seed)
-        return _audit(plan), Source(recording.recorded(KEY), architecture, recording.store)
+        return _audit(plan), Source(recording.recorded(KEY), architecture, recording)
 
     return Update(observation, granted, AttackRun(options.attacks[0], options.seed), describe)
 
@@ -88,14 +84,14 @@ def update_of_run(
     key = ObservationKey(observation.round, observation.client, observation.threat_model)
     run, store = record.attack_run(attack, key, cell), record.store(cell)
 
-    def describe(out: Path) -> tuple[Description, Source]:
+    def describe(out: Path) -> tuple[Described, Source]:
         source = Source(store.recorded(key), store.architecture(), store)
         if record.is_audit:
             return _audit_again(record, key, run.config, out), source
         of = record.cells[cell]
         adversary = of.scenario.adversary.model_copy(update={"attacks": [run.config]})
         content = describe_scenario(of.scenario.model_copy(update={"adversary": adversary}))
-        return Description(DESCRIPTION, content, replace(Setting.of(of), cell="", swept={})), source
+        return (DESCRIPTION, content, replace(Setting.of(of), cell="", swept={})), source
 
     return Update(observation, granted, run, describe)
 
@@ -116,12 +112,12 @@ def attack_update(update: Update, out: Path, pixels: bool, progress: Progress) -
     found = update.attack.run(update.observation, update.granted, progress)
     knowledge = update.attack.knowledge(update.granted)
     write_result(out, update.attack.config.name, found, knowledge, pixels)
-    told, source = update.describe(out)
-    for other in {DESCRIPTION, AUDIT} - {told.file}:  # of an earlier attack
+    (file, content, setting), source = update.describe(out)
+    for other in {DESCRIPTION, AUDIT} - {file}:  # of an earlier attack
         (out / other).unlink(missing_ok=True)
-    with claimed_folder(out, told.file, told.content, overwrite=True):
+    with claimed_folder(out, file, content, overwrite=True):
         recorded = _write_observation(CellStore(out), source, update.granted)
-        job, ledger = Job(told.setting, out, recorded.key, update.attack.config), Ledger(out)
+        job, ledger = Job(setting, out, recorded.key, update.attack.config), Ledger(out)
         result = _scored(job, Attacked(recorded, update.observation, knowledge, found), update.granted)
         ledger.add(job.name, **result._asdict())
         ledger.mark_done(job.name)
@@ -197,7 +193,7 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
     return Recording(folder)
 
 
-def _audit_again(record: Run, key: ObservationKey, attack: AttackConfig, out: Path) -> Description:
+def _audit_again(record: Run, key: ObservationKey, attack: AttackConfig, out: Path) -> Described:
     asked = record.description["audit"]
     try:
         options = replace(
@@ -211,9 +207,9 @@ def _audit_again(record: Run, key: ObservationKey, attack: AttackConfig, out: Pa
     except InputError:  # the recording or the images have moved: the checkpoints that were named are enough to attack
         blind = asked | dict.fromkeys(IMAGES) | {"attacks": [attack.model_dump(mode="json")]}
         content = {"audit": blind, "digest": "", **surroundings()}
-        return Description(AUDIT, content, Setting(None, seed=int(asked["seed"])))
+        return AUDIT, content, Setting(None, seed=int(asked["seed"]))
 
 
-def _audit(plan: AuditPlan) -> Description:
+def _audit(plan: AuditPlan) -> Described:
     content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
-    return Description(AUDIT, content, plan.setting())
+    return AUDIT, content, plan.setting()

@@ -14,7 +14,7 @@ from attacks import Knowledge, Observation, Reconstruction, get_attack
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import torch_generator
 from attacks.span.maps.inversion import PixelSpace
-from clients.models.networks import ResNet18, Stem
+from clients.models.networks import ResNet18, ResNet18Options, Stem
 
 SCALE = 0.25  # what pixels, minus 0.5, are divided by
 CLASSES = 10
@@ -80,7 +80,7 @@ def leaves(count: int, side: int, seed: int) -> Tensor:
 def random_resnet(channels: int, side: int, stem: Stem = "cifar", batches: int = 10) -> ResNet18:
     """Random weights; the running statistics are those of discs."""
     torch.manual_seed(0)
-    model = ResNet18(3, CLASSES, channels, stem=stem, input_scale=SCALE).train()
+    model = ResNet18(3, CLASSES, ResNet18Options(channels=channels, stem=stem, input_scale=SCALE)).train()
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the plain mean over all batches
@@ -96,7 +96,7 @@ def random_resnet(channels: int, side: int, stem: Stem = "cifar", batches: int =
 def trained_resnet(weights: Path) -> ResNet18:
     """A ResNet-18 of 16 channels with a 3x3 stem, at the weights of a file."""
     state = load_file(weights)
-    model = ResNet18(3, CLASSES, len(state["conv1.weight"]), stem="cifar", input_scale=SCALE)
+    model = ResNet18(3, CLASSES, ResNet18Options(channels=len(state["conv1.weight"]), stem="cifar", input_scale=SCALE))
     model.load_state_dict(state)
     return model.eval()
 

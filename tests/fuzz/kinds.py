@@ -238,7 +238,7 @@ def of(name: str, root: Path | str) -> DataConfig:
 
 def read_recording(root: Path) -> object:
     recording = Recording(root)
-    return [(recording.pairs(key), recording.knowledge(key)) for key in recording.observations()]
+    return [(recording.pairs(key), recording.granted(key)) for key in recording.observations()]
 
 
 def clear(folder: Path) -> None:

@@ -69,7 +69,7 @@ def test_single_values_of_a_checkpoint_are_still_read(tmp_path):
 def test_an_observation_without_what_makes_one(tmp_path, key, value):
     write_recording(tmp_path / "recording")
     recording = Recording(tmp_path / "recording")
-    path = recording.store.observation_path(ObservationKey(1, 0, "server"))
+    path = recording.observation_path(ObservationKey(1, 0, "server"))
     content = json.loads(path.read_text())
     content[key] = value
     if value == "gone":
@@ -77,7 +77,7 @@ def test_an_observation_without_what_makes_one(tmp_path, key, value):
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=f"(is damaged: {key}|no field|knowledge)"):
         recording.observations()
-        recording.knowledge(ObservationKey(1, 0, "server"))
+        recording.granted(ObservationKey(1, 0, "server"))
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "../" * 2000])
@@ -85,12 +85,12 @@ def test_a_name_that_no_disk_takes(tmp_path, name):
     write_recording(tmp_path / "recording")
     recording = Recording(tmp_path / "recording")
     key = ObservationKey(1, 0, "server")
-    path = recording.store.observation_path(key)
+    path = recording.observation_path(key)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"pairs": [[name, name]]}))
     with pytest.raises(InputError, match=r"does not exist|leads out of"):
         recording.pairs(key)
     with pytest.raises(InputError, match=r"no observation|leads out of"):
-        recording.store.load(ObservationKey(1, 0, name))
+        recording.load(ObservationKey(1, 0, name))
 
 
 @pytest.mark.parametrize("key", ["model", "shape", "outputs", "seed"])

@@ -1,15 +1,14 @@
 """report.html of a run or an audit, and of a benchmark, which compares defenses and then has all that a run's page has.
 
-`write_report` and `write_benchmark_report` draw the figures and write the page: a `Page` of plain values, in the
-templates beside this file. The names of these (HTML, CSS and JavaScript for jinja2) end in .md because `flwr run` sends
+`write_report` and `write_benchmark_report` draw the figures and write the page: plain values by name, in the templates
+beside this file. The names of these (HTML, CSS and JavaScript for jinja2) end in .md because `flwr run` sends
 only files of code and text to its servers.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
@@ -27,7 +26,7 @@ from simulator.reports.page.pictures import (
     OTHERS,
     SCENARIO,
     WORST,
-    Picture,
+    Values,
     asked_for,
     audit_command,
     chart_of,
@@ -35,8 +34,7 @@ from simulator.reports.page.pictures import (
     picture_of,
     summary_of,
 )
-from simulator.reports.tables import Grid
-from simulator.reports.verdict import TITLES, Verdict, verdict
+from simulator.reports.verdict import TITLES, verdict
 from simulator.reports.verdict_words import sentence
 from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
@@ -46,6 +44,7 @@ from simulator.rundir.strip import where_of
 
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
 GRIDS = "reconstructions"  # figures of images, which a page shows as strips
+NOBODY: Values = {"pictures": [], "not_counted": [], "not_shown": ""}
 Say = Callable[[str], None]
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -57,46 +56,8 @@ ENVIRONMENT = Environment(
 ENVIRONMENT.filters["code"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
-@dataclass(frozen=True)
-class Others:
-    """Clients beside the one exposed worst: their pictures, the names of those without a counted image, and a line on
-    those for whom there is no room."""
-
-    pictures: tuple[Picture, ...] = ()
-    not_counted: tuple[str, ...] = ()
-    not_shown: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """The content of the page, in its order; empty parts are left out.
-
-    kind: run, audit or benchmark. summary: one line below the title. worst: the client exposed worst. exposures: the
-    worst attack of each threat model. facts: names and values, by heading. tables: further ones, folded. legend:
-    meanings of their columns. repeat: the command that does it again; repeat_needs: what it needs. source: the scenario
-    or audit.yaml; source_name: its name.
-    """
-
-    kind: str
-    title: str
-    summary: str
-    verdict: Verdict
-    worst: Picture | None
-    exposures: Grid
-    utility: Grid | None
-    charts: tuple[dict[str, Any], ...]
-    others: Others
-    facts: dict[str, dict[str, str]]
-    tables: tuple[Grid, ...]
-    legend: dict[str, str]
-    repeat: str
-    repeat_needs: str
-    source_name: str
-    source: str
-
-
-def render(page: Page) -> str:
-    """Return one HTML document with styles, script and images inside."""
+def render(page: Values) -> str:
+    """Return one HTML document with styles, script and images inside. page: of `run_page`, or `benchmark_page`."""
     return ENVIRONMENT.get_template("page.html.md").render(page=page, titles=TITLES)
 
 
@@ -117,8 +78,9 @@ def write_benchmark_report(run: Run, table: pd.DataFrame, equal: pd.DataFrame, s
     write_atomically(run.path / PAGE, render(benchmark_page(run, table, equal, draw_benchmark(run, table, say), say)))
 
 
-def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
-    """Make the page of a run or an audit. drawn: its figures. say: takes a line for pictures that cannot be shown."""
+def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
+    """Make the content of the page of a run or an audit, in its order. drawn: its figures. say: takes a line for
+    pictures that cannot be shown."""
     leakage, description = run.leakage, run.description
     asked = asked_for(description)
     kind = "run" if SCENARIO in description else "audit"
@@ -127,31 +89,32 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Page:
     rows = tables.leakage_grid(leakage)
     worst, others = pictures(run, say)
     command, needs = repeat(run, kind, name)
-    return Page(
-        kind=kind,
-        title=name,
-        summary=summary_of(description),
-        verdict=verdict(leakage, run.stopped),
-        worst=worst,
-        exposures=tables.exposure_grid(leakage),
-        utility=tables.utility_of(run),
-        charts=tuple(chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)),
-        others=others,
-        facts=facts_of(description),
-        tables=(rows,),
-        legend={column.name: sentence(column.meaning) for column in rows.columns if column.meaning},
-        repeat=command,
-        repeat_needs=needs,
-        source_name="scenario" if kind == "run" else "audit.yaml",
-        source=yaml.safe_dump(asked, sort_keys=False, allow_unicode=True),
-    )
+    return {
+        "kind": kind,
+        "title": name,
+        "summary": summary_of(description),
+        "verdict": verdict(leakage, run.stopped),
+        "worst": worst,
+        "exposures": tables.exposure_grid(leakage),
+        "utility": tables.utility_of(run),
+        "charts": [chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)],
+        "others": others,
+        "facts": facts_of(description),
+        "tables": [rows],
+        "legend": {column.name: sentence(column.meaning) for column in rows.columns if column.meaning},
+        "repeat": command,
+        "repeat_needs": needs,
+        "source_name": "scenario" if kind == "run" else "audit.yaml",
+        "source": yaml.safe_dump(asked, sort_keys=False, allow_unicode=True),
+    }
 
 
-def pictures(run: Run, say: Say) -> tuple[Picture | None, Others]:
-    """Make the pictures of the worst update, and of the worst of each other client that the verdict counts."""
+def pictures(run: Run, say: Say) -> tuple[Values | None, Values]:
+    """Return (the picture of the worst update, those of the worst of each other client that the verdict counts with
+    the names of clients without a counted image and a line on those for whom there is no room)."""
     good = about_private(run.leakage[run.leakage.status == "ok"])
     if good.empty:
-        return None, Others()
+        return None, NOBODY
     groups = ["client", "defense"] if good.defense.nunique() > 1 else ["client"]
     order = ranked(exposure_rows(good))
     rows = good.iloc[order.index].assign(counts=(order.share > 0).to_numpy()).drop_duplicates(groups)
@@ -162,11 +125,11 @@ def pictures(run: Run, say: Say) -> tuple[Picture | None, Others]:
     left = len(counted) - len(shown)
     what = "clients and defenses" if len(groups) > 1 else "clients"
     text = f"{left} more {what} are not shown; figures/ and reconstructions/ have them." if left else ""
-    seen = tuple(one for one in others if one and one.groups)
-    return worst, Others(seen, tuple(where_of(row) for _, row in mute.iterrows()), text)
+    seen = [one for one in others if one and one["groups"]]
+    return worst, {"pictures": seen, "not_counted": [where_of(row) for _, row in mute.iterrows()], "not_shown": text}
 
 
-def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Picture | None:
+def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:
     """Make the picture of a row. One that cannot be shown (if data has moved) costs a line, not the page."""
     try:
         return picture_of(run, row, most)
@@ -187,9 +150,9 @@ def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     )
 
 
-def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Page:
-    """Make the page of a benchmark. table, equal: benchmark.csv and equal_utility.csv. A figure that compares all
-    defenses on the same images replaces the pictures of other clients."""
+def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Sequence[Drawn], say: Say) -> Values:
+    """Make the content of the page of a benchmark. table, equal: benchmark.csv and equal_utility.csv. A figure that
+    compares all defenses on the same images replaces the pictures of other clients."""
     own = run_page(run, (), say)
     conclusion = advice(table, untrained(run.utility))
     defenses = tables.defenses_grid(table, benchmark().columns["not_attacked_by"])
@@ -201,13 +164,12 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     folded = [tables.grid("All rows of benchmark.csv", tables.cells_of(table, benchmark().columns.values()))]
     if len(equal):
         folded.insert(0, tables.equal_utility_grid(equal))
-    return replace(
-        own,
-        kind="benchmark",
-        utility=replace(defenses, note=" ".join([*conclusion, note])),
-        others=Others(),
-        charts=tuple(map(chart_of, drawn)),
-        tables=(*folded, *own.tables),
-        repeat=f"fedspill benchmark FILE --out runs/{run.path.name}-again",
-        repeat_needs="FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
-    )
+    return own | {
+        "kind": "benchmark",
+        "utility": replace(defenses, note=" ".join([*conclusion, note])),
+        "others": NOBODY,
+        "charts": [chart_of(one) for one in drawn],
+        "tables": [*folded, *own["tables"]],
+        "repeat": f"fedspill benchmark FILE --out runs/{run.path.name}-again",
+        "repeat_needs": "FILE is the benchmark file; the scenario above lists every row and seed of it as a sweep.",
+    }

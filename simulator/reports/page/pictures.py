@@ -2,7 +2,6 @@
 
 import base64
 import io
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,9 @@ from simulator.reports.verdict_words import counted, sentence
 from simulator.results.columns import leakage_floor
 from simulator.rundir.run import Run
 from simulator.rundir.strip import Strip, strip_of, where_of
+
+Values = dict[str, Any]
+"""A part of the page, by the names that the templates use."""
 
 SCENARIO, AUDIT = "scenario", "audit"  # keys of descriptions: the options of a run and of an audit
 APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # keys with headings of their own
@@ -93,63 +95,40 @@ WORST, OTHERS = 10, 5  # pairs of the client exposed worst, and of each of the o
 CSS_PIXELS = 96  # per inch
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One image. source: a data URI; alt: what is seen."""
-
-    source: str
-    alt: str
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A private image, if it is known, above its reconstruction, and a note below."""
-
-    private: Tile | None
-    guess: Tile
-    note: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A strip of pairs. label: of the upper images. groups: pairs that stay side by side on a narrow screen."""
-
-    title: str
-    caption: str
-    label: str
-    groups: tuple[tuple[Pair, ...], ...]
-
-
 def data_uri(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def tile(image: Tensor, alt: str) -> Tile:
-    """Encode an image (C, H, W), stretched to [0, 1]: as PNG up to `SMALL`, else as JPEG, scaled down to `LARGEST`."""
+def tile(image: Tensor, alt: str) -> Values:
+    """Encode an image (C, H, W), stretched to [0, 1]: as PNG up to `SMALL`, else as JPEG, scaled down to `LARGEST`.
+    alt: what is seen."""
     levels = (stretched(image[None])[0] * 255).round().byte().permute(1, 2, 0).numpy()
     picture = Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels[..., :3])
     picture.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(levels.shape[:2]) <= SMALL else "jpeg"
     buffer = io.BytesIO()
     picture.save(buffer, kind, optimize=True)
-    return Tile(data_uri(buffer.getvalue(), kind), alt)
+    return {"source": data_uri(buffer.getvalue(), kind), "alt": alt}
 
 
-def picture_of(run: Run, row: pd.Series, most: int) -> Picture:
-    """Make the picture of a row of the leakage table."""
+def picture_of(run: Run, row: pd.Series, most: int) -> Values:
+    """Make the picture of a row of the leakage table: a strip of pairs, in groups that stay side by side on a narrow
+    screen. label: of the upper images."""
     strip = strip_of(run, row, "", label=str(row["target"]), most=most)
     pairs = [_pair(strip, place) for place in range(len(strip))]
     together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
-    groups = tuple(tuple(pairs[start : start + together]) for start in range(0, len(pairs), together))
-    return Picture(where_of(row), caption_of(row, strip), strip.label, groups)
+    groups = [pairs[start : start + together] for start in range(0, len(pairs), together)]
+    return {"title": where_of(row), "caption": caption_of(row, strip), "label": strip.label, "groups": groups}
 
 
-def _pair(strip: Strip, place: int) -> Pair:
+def _pair(strip: Strip, place: int) -> Values:
+    """Make a private image, if it is known, above its reconstruction, and a note below."""
     if strip.private is None:
-        return Pair(None, tile(strip.guesses[place], f"reconstruction {place + 1}"), "")
+        return {"private": None, "guess": tile(strip.guesses[place], f"reconstruction {place + 1}"), "note": ""}
     l2 = f"L2 {distance(float(strip.l2[place]))}"
     upper = tile(strip.private[place], f"{strip.label} image {place + 1}")
-    return Pair(upper, tile(strip.guesses[place], f"reconstruction of {strip.label} image {place + 1}, {l2}"), l2)
+    guess = tile(strip.guesses[place], f"reconstruction of {strip.label} image {place + 1}, {l2}")
+    return {"private": upper, "guess": guess, "note": l2}
 
 
 def distance(l2: float) -> str:
@@ -178,7 +157,7 @@ def caption_of(row: pd.Series, strip: Strip) -> str:
     )
 
 
-def chart_of(drawn: Drawn) -> dict[str, Any]:
+def chart_of(drawn: Drawn) -> Values:
     """Encode a figure; width: in CSS pixels, at which its letters are as large as they were drawn."""
     with Image.open(drawn.path) as image:
         width = round(image.width / DPI * CSS_PIXELS)

@@ -94,9 +94,10 @@ def test_what_is_given_as_candidates_is_said_first_and_no_limit_passes_on_it(aud
     rows = audited("pool", truth="pool").leakage
     assert verdict(rows[rows.client >= 0]).headline.startswith("The images of --truth are candidates, and no attack")
     assert "in 2 of 3 rows. " in verdict(rows).headline
-    judgement = judge(rows, parse_limits(["recovered=20", "leakage=1"], []))
-    assert [line.partition(":")[0] for line in judgement.exceeded] == ["recovered=20", "leakage=1"]
-    assert "2 of 3 rows have no such score" in judgement.exceeded[0] and judgement.error.exit_code == 4
+    error, _ = judge(rows, parse_limits(["recovered=20", "leakage=1"], []))
+    exceeded = str(error).split("\n  ")[1:]
+    assert [line.partition(":")[0] for line in exceeded] == ["recovered=20", "leakage=1"]
+    assert "2 of 3 rows have no such score" in exceeded[0] and error is not None and error.exit_code == 4
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def test_the_files_are_those_of_a_scenario(tmp_path):
     assert returned["layer.bias"].unique().tolist() == pytest.approx([0.5])
     first, second = recording.pairs(ObservationKey(2, ALL, "history"))
     assert [float(first[0]["layer.bias"][0]), float(second[1]["layer.bias"][0])] == pytest.approx([0.0, 0.4])
-    assert recording.knowledge(ObservationKey(1, 0, "server")) == Knowledge(num_private=8)
-    assert recording.knowledge(ObservationKey(1, ALL, "observer")) == Knowledge()
+    assert recording.granted(ObservationKey(1, 0, "server")) == Knowledge(num_private=8)
+    assert recording.granted(ObservationKey(1, ALL, "observer")) == Knowledge()
     assert recording.recorded(ObservationKey(1, ALL, "observer")).clients == (0, 1, 2)
     content = json.loads((tmp_path / "mine" / "recording.json").read_text())
     assert content["format"] == 1 and content["strategy"] == "FedAvg" and content["problems"] == []
@@ -155,7 +155,7 @@ def test_records_and_metrics_of_other_names(tmp_path):
     recording = Recording(tmp_path / "mine")
     assert recording.rounds[0].images == {0: 3, 1: 3} and recording.rounds[0].clients == (0, 1, 2)
     assert [client.name for client in recording.clients.values()] == [15, 25, None]
-    assert recording.knowledge(ObservationKey(1, 2, "server")) == Knowledge()
+    assert recording.granted(ObservationKey(1, 2, "server")) == Knowledge()
 
 
 def test_a_client_that_fails_or_returns_no_checkpoint_is_left_out(tmp_path):

@@ -60,7 +60,7 @@ def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(observed, slotless)
 def test_what_travels_names_no_folder_of_the_run(observed):
     job = make_job(observed.root, 1)
     material = Material.read(observed, job.key)
-    contents = {label: source.read() for label, source in material.sources(observed).items()}
+    contents = {label: read() for label, (_, read) in material.sources(observed).items()}
     assert str(observed.root).encode() not in cloudpickle.dumps((job.for_workers, material, contents))
     assert attack(job.for_workers, material, contents, Reporter()).result.leakage[0]["status"] == "ok"
 

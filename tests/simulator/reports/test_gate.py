@@ -1,5 +1,7 @@
 """--fail-above: what counts as above, what is refused before a run, and what nothing is known of."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +19,8 @@ def table(*rows):
 
 
 def judged(frame, *limits):
-    return judge(frame, parse_limits(limits, KNOWN))
+    error, unknown = judge(frame, parse_limits(limits, KNOWN))
+    return SimpleNamespace(error=error, unknown=unknown, exceeded=tuple(str(error or "").split("\n  ")[1:]))
 
 
 def test_rows_above_are_named_the_worst_first_and_the_exit_code_is_4():

@@ -384,8 +384,8 @@ def test_nothing_exposed_needs_no_remedy():
 def test_what_remedies_cost_is_what_the_record_says_and_none_costs_the_task():
     record = rows_of((DOCS / "records" / "defenses.md").read_text().split("| defense | server |")[1])
     assert record["none"][1].startswith("1.00") and {*REMEDIES} == {one for names in AGAINST.values() for one in names}
-    for name, remedy in REMEDIES.items():
-        assert [remedy.left, remedy.points, remedy.auc] == costs(record[name]) and remedy.points >= -10
+    for name, (left, auc, points) in REMEDIES.items():
+        assert [left, points, auc] == costs(record[name]) and points >= -10
     page = rows_of((DOCS / "howto" / "defense.md").read_text())
     for name, (_, left, auc, points) in page.items():
         assert [float(left), float(points.replace("−", "-") or 0), float(auc)] == costs(record[name])

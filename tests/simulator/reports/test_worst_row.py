@@ -6,7 +6,6 @@ import torch
 
 from simulator.reports import benchmark_figures, strips
 from simulator.reports.page import pages
-from simulator.reports.page.pictures import Picture
 from simulator.reports.screen import worst_rows
 from simulator.reports.tables import leakage_grid
 from simulator.reports.verdict import verdict
@@ -37,7 +36,7 @@ CASES = {
 def two(request, large, monkeypatch):
     """A run of two rows of which the second is the worst, with everything but pictures."""
     large.leakage = LEAKAGE.frame(CASES[request.param])
-    monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: Picture(f"client {row.client}", "", "", ()))
+    monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: {"title": f"client {row.client}", "groups": []})
     monkeypatch.setattr(rundir, "worst_pictures", lambda run, row, most: row)
     monkeypatch.setattr(strips, "strip_of", lambda run, row, title, label: strip(f"client {row.client}"))
     return large
@@ -55,7 +54,7 @@ def test_all_reports_name_the_same_worst_row(two, monkeypatch, tmp_path):
     assert verdict(leakage).headline.startswith("Client 1 is exposed worst")
     assert Run.show(two).client == 1 and worst_table(leakage).client.iloc[0] == "1"
     first, _ = pages.pictures(two, print)
-    assert first.title == "client 1"
+    assert first["title"] == "client 1"
     shown = []
     monkeypatch.setattr(strips, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
     strips.image_grid(two, leakage, tmp_path / "x.png")

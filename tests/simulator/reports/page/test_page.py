@@ -60,42 +60,42 @@ def test_what_users_write_is_text_and_no_markup(record):
 def test_a_page_on_what_failed_names_the_reasons_and_shows_no_picture(record):
     record.leakage = record.leakage.assign(status="timeout", detail="gave up after 3 s")
     page = run_page(record, ())
-    assert page.verdict.level == "no result" and page.worst is None and not page.exposures.rows
+    assert page["verdict"].level == "no result" and page["worst"] is None and not page["exposures"].rows
     assert "gave up after 3 s" in render(page)
 
 
 def test_ten_rounds_of_ten_clients_are_small_enough_to_be_mailed(large, noise):
     drawn = draw_figures(large, lambda line: None)
     page = run_page(large, [one for one in drawn if not one.path.stem.startswith("reconstructions")])
-    assert len(page.tables[0].rows) == 220 and 3 <= len(page.others.pictures) <= 12
+    assert len(page["tables"][0].rows) == 220 and 3 <= len(page["others"]["pictures"]) <= 12
     assert len(render(page).encode()) < FIVE_MEGABYTES
 
 
 def test_clients_that_there_is_no_room_for_are_counted(large, noise):
     rows = [leakage_row(1, client, recovered=1 + client % 8) for client in range(30)]
     large.leakage = LEAKAGE.frame(rows)
-    others = run_page(large, ()).others
-    assert len(others.pictures) == 12 and others.not_shown.startswith("17 more clients are not shown")
+    others = run_page(large, ())["others"]
+    assert len(others["pictures"]) == 12 and others["not_shown"].startswith("17 more clients are not shown")
 
 
 def test_clients_of_whom_nothing_came_back_are_named_in_one_line(large, noise):
     large.leakage = LEAKAGE.frame([leakage_row(1, 0), leakage_row(1, 1, recovered=0), leakage_row(1, 2, recovered=0)])
-    others = run_page(large, ()).others
-    assert others.pictures == () and others.not_counted == ("client 1, round 1", "client 2, round 1")
+    others = run_page(large, ())["others"]
+    assert others["pictures"] == [] and others["not_counted"] == ["client 1, round 1", "client 2, round 1"]
 
 
 def test_no_picture_is_of_what_the_verdict_does_not_count(large, noise):
     """Reviewers' case: coloured noise, headed "Exposed worst", under NOTHING SHOWN."""
     large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=2, floor_recovered_fraction=0.25, membership_auc=0.5)])
     page = run_page(large, ())
-    assert page.verdict.level == "nothing shown" and page.worst is None and page.others.pictures == ()
+    assert page["verdict"].level == "nothing shown" and page["worst"] is None and page["others"]["pictures"] == []
     blind = dict.fromkeys(["num_private", "recovered", "leakage"]) | {
         "num_inferred": 8,
         "relative_residual": 0.4,
         "membership_auc": None,
     }
     large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=8) | blind])
-    assert run_page(large, ()).worst is None
+    assert run_page(large, ())["worst"] is None
 
 
 def test_the_box_has_what_broke_and_a_run_that_was_stopped_says_so(large):
@@ -119,14 +119,14 @@ def test_pictures_that_cannot_be_shown_cost_a_line(large, monkeypatch):
     monkeypatch.setattr(page_pictures, "strip_of", gone)
     said = []
     page = run_page(large, (), said.append)
-    assert page.worst is None and "digits have moved" in said[0]
+    assert page["worst"] is None and "digits have moved" in said[0]
 
 
 def test_without_a_truth_reconstructions_stand_alone(record):
     record.samples = record.samples.iloc[:0]
     picture = picture_of(record, record.leakage.iloc[0], 10)
-    assert all(pair.private is None for group in picture.groups for pair in group)
-    assert "Nobody compared them with the truth" in picture.caption
+    assert all(pair["private"] is None for group in picture["groups"] for pair in group)
+    assert "Nobody compared them with the truth" in picture["caption"]
 
 
 def test_an_audit_has_a_page_without_scenario_and_utility(record):
@@ -134,16 +134,16 @@ def test_an_audit_has_a_page_without_scenario_and_utility(record):
     record.description["audit"] = {"recording": "runs/mine", "model": "net.py:Net", "shape": [1, 8, 8], "truth": None}
     record.without_utility = True
     page = run_page(record, ())
-    assert (page.kind, page.title, page.utility) == ("audit", "mine", None)
-    assert page.repeat.startswith("fedspill audit runs/mine --model net.py:Net --shape 1,8,8 --out ")
-    assert page.facts["What was done"]["recording"] == "runs/mine" and "fedspill audit runs/mine" in render(page)
+    assert (page["kind"], page["title"], page["utility"]) == ("audit", "mine", None)
+    assert page["repeat"].startswith("fedspill audit runs/mine --model net.py:Net --shape 1,8,8 --out ")
+    assert page["facts"]["What was done"]["recording"] == "runs/mine" and "fedspill audit runs/mine" in render(page)
 
 
 def test_small_images_are_kept_as_they_are_and_large_ones_scaled_down():
     small = torch.tensor([[[0.0, 1.0], [0.2, 0.4]]])
-    found = Image.open(io.BytesIO(b64decode(tile(small, "x").source.split(",")[1])))
+    found = Image.open(io.BytesIO(b64decode(tile(small, "x")["source"].split(",")[1])))
     assert np.array(found).tolist() == [[0, 255], [51, 102]]  # 0.2 · 255, 0.4 · 255
-    large = Image.open(io.BytesIO(b64decode(tile(torch.rand(3, 300, 200), "x").source.split(",")[1])))
+    large = Image.open(io.BytesIO(b64decode(tile(torch.rand(3, 300, 200), "x")["source"].split(",")[1])))
     assert large.size == (85, 128)
 
 
