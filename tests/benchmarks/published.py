@@ -31,6 +31,7 @@ from simulator.reports.benchmark_table import cluster_interval, half_width
 MEAN = (0.4914672374725342, 0.4822617471218109, 0.4467701315879822)  # of the repositories of both attacks on CIFAR-10
 STD = (0.24703224003314972, 0.24348513782024384, 0.26158785820007324)
 WIDTH, DEVIATION, EXACT = 1000, 0.5, 0.01  # the cascade's: units, of weights, L2 between images that counts as exact
+STEP = 1e-4  # rate of the step that gives away the cascade's gradient
 CODE, BETA = 256, 1e-3  # PRECODE's: entries of its code, weight of its penalty
 RANDOM = ("bottleneck", "last")  # layers whose gradients the code makes random
 Found = tuple[float, bool]
@@ -61,13 +62,15 @@ class Client(NamedTuple):
         own = numpy_generator(seed, "published").permutation(len(data.train.labels))[:count]
         return cls(data.train.images(own).double(), tuple(data.train.labels[own].tolist()))
 
-    def observed(self, model: nn.Module, inputs: Tensor, penalty: Tensor | float = 0.0) -> Observation:
-        """The gradient of cross-entropy and a penalty, as a step of rate 1 from the parameters of `model`, float64."""
+    def observed(
+        self, model: nn.Module, inputs: Tensor, penalty: Tensor | float = 0.0, rate: float = 1.0
+    ) -> Observation:
+        """The gradient of cross-entropy and a penalty, as a step from the parameters of `model`, float64."""
         sent = {name: value.clone() for name, value in model.state_dict().items()}
         loss = F.cross_entropy(model(inputs), torch.tensor(self.labels)) + penalty
         parameters = dict(model.named_parameters())
         gradients = torch.autograd.grad(loss, list(parameters.values()))
-        moved = {name: sent[name] - part for name, part in zip(parameters, gradients, strict=True)}
+        moved = {name: sent[name] - rate * part for name, part in zip(parameters, gradients, strict=True)}
         shape = (int(inputs.shape[1]), int(inputs.shape[2]), int(inputs.shape[3]))
         return Observation(model, ((sent, sent | moved),), shape)
 
@@ -88,7 +91,8 @@ def cascade(count: int, published_weights: bool, data: Dataset, seed: int) -> Fo
         nn.init.xavier_uniform_(last.weight, generator=draws)
         for layer in (first, last):
             nn.init.zeros_(layer.bias)
-    observation = client.observed(nn.Sequential(nn.Flatten(), first, nn.ReLU(), last), client.images)
+    model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), last)
+    observation = client.observed(model, client.images, rate=STEP)  # `span` reads steps along which little changes
     found = get_attack("span").run(observation, Knowledge(count), torch_generator(seed, "span")).images.double()
     away = torch.cdist(client.images.flatten(1), found.flatten(1))
     return float((away < EXACT).any(1).double().mean()), not len(found)
@@ -253,7 +257,7 @@ def table_line(name: str, row: Row, draws: list[dict]) -> str:
     low, high = (mean - half, mean + half) if row.decibels else cluster_interval(scores)
     digits = 2 if row.decibels else 3
     inside = "" if math.isnan(row.theirs) else "yes" if low <= row.theirs <= high else "no"
-    theirs = "" if math.isnan(row.theirs) else f"{row.theirs:.{digits}f}"
+    theirs = "" if math.isnan(row.theirs) else f"{row.theirs:g}"
     none, seconds = sum(draw["none"] for draw in draws), np.median([draw["seconds"] for draw in draws])
     ours = f"{mean:.{digits}f} | {low:.{digits}f} to {high:.{digits}f}"
     if row.decibels and none == len(draws):

@@ -26,7 +26,7 @@ def draws(*scores):
 
 def test_ten_clients_without_an_image_leave_three_in_ten_possible():
     line = published.table_line("row", Row(0.9, lambda data, seed: (0.0, True)), draws(*[0.0] * 10))
-    assert line == "| row | 0.900 | 0.000 | 0.000 to 0.308 | no | 10 of 10 | 1.0 |"  # 1 − 0.025^(1/10) = 0.308
+    assert line == "| row | 0.9 | 0.000 | 0.000 to 0.308 | no | 10 of 10 | 1.0 |"  # 1 − 0.025^(1/10) = 0.308
 
 
 def test_a_psnr_has_students_interval_and_what_nobody_published_is_left_empty():
