@@ -11,7 +11,7 @@ COUNT ?= 10000
 PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all bench fuzz matrix zoo kills lint docs notebooks clean
+.PHONY: demo test test-all bench fuzz matrix zoo published kills lint docs notebooks clean
 
 # run the scenario of the README
 demo: $(INSTALLED)
@@ -42,6 +42,11 @@ bench: $(INSTALLED)
 # attack networks that people bring, on fresh draws of the data in the folder DATA; goes on where it stopped
 zoo: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.zoo --root $(DATA)
+
+# attack what others published figures of, on their settings, with the data in the folder DATA: an hour; goes on where it
+# stopped
+published: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.published --root $(DATA)
 
 # give COUNT broken inputs to everything that reads a file
 fuzz: $(INSTALLED)
