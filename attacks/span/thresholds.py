@@ -82,6 +82,8 @@ class EVIDENCE(Thresholds):
     # both chosen on clients of MNIST and CIFAR-10 with 1 to 400 images, by SGD with and without noise and by Adam
     flat_floor: float = 0.85  # share of a flat floor's lower quartile: 0.95 and more after SGD, less after Adam
     even_entries: float = 0.75  # mean over root mean square of the entries: 0.76 to 1 where Adam exhausts the rank
+    # the same of one image, whose update always does: 0.6 to 0.8 after SGD, Adam's first step moves all entries alike
+    even_alone: float = 0.95
 
 
 class DEFENSE(Thresholds):

@@ -34,6 +34,7 @@ ROUNDING = 1e-4  # the rounding of float32 parameters lies below, images above
 SMALLEST_FLOOR = 1e-12  # the floor of a spectrum in float64 is at least this: rounding of the decomposition
 TINY = 1e-300  # in place of a largest value of zero: its square of a rounding is still a number
 SMALLEST_VALUE = 1e-8  # `Spectrum.of` cannot tell smaller values from zero: the square root of float64's precision
+LOST = 3e-8  # vectors of values below it may be orthogonal to none of the others until they are made so
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Spectrum:
             squares, left = torch.linalg.eigh(kept @ kept.T)
             right = left.T @ kept
             right /= right.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+            if squares[0] < LOST**2 * squares[-1]:  # as after one step in float64: those vectors are rounding's
+                right = torch.linalg.qr(right.flip(0).T)[0].T.flip(0)
         else:
             squares, left = torch.linalg.eigh(kept.T @ kept)
             right = left.T

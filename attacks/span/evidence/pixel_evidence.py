@@ -251,7 +251,7 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
     if last < EVIDENCE.clear_gap * behind:
         return spectrum.floor_flatness() < EVIDENCE.flat_floor
     exhausted = inferred >= EVIDENCE.rank_exhausted * min(spectrum.rows, 1 + different_columns(change))
-    return exhausted and _evenness(change) > EVIDENCE.even_entries
+    return exhausted and _evenness(change) > (EVIDENCE.even_entries if inferred > 1 else EVIDENCE.even_alone)
 
 
 def _evenness(change: Tensor) -> float:

@@ -68,48 +68,31 @@ def cone_vectors(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, int]
     one without any of their zeros, mixtures among them.
     """
 
-    found, sure = _nonnegative_vertices(rows, lambda vertex: _is_pinned(rows.T, vertex), CONE.same_vector, generator)
-    return torch.cat([found[sure], found[~sure]]).clamp_min(0), int(sure.sum())
+    def certified(vertex: Tensor) -> bool:
+        return _is_pinned(rows.T, vertex)
+
+    def likely(vertex: Tensor) -> bool:
+        return _left_without_one(rows.T, vertex) < CONE.null_without_one
+
+    found = _nonnegative_vertices(rows, rows.new_zeros(0, rows.shape[1] - 1), certified, generator)
+    every = _nonnegative_vertices(rows, found, likely, generator) if len(found) > 0 else found
+    return every.clamp_min(0), len(found)
 
 
 def _nonnegative_vertices(
-    rows: Tensor, certified: Callable[[Tensor], bool], same: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """(vertices (F, D), F ≤ R, and which of them are certified, (F,) bool).
-
-    An objective orthogonal to everything found is zero there, so that its minimum is another vertex. For that, vertices
-    are kept that no test certifies, where they stay one without any of their zeros: rounding is most of what many a
-    private one lacks, and objectives lead to it again and again. same: cosine above which two vertices are one.
-    """
-    found, sure, barren = rows.new_zeros(0, rows.shape[1] - 1), rows.new_zeros(0, dtype=torch.bool), 0
+    rows: Tensor, found: Tensor, passes: Callable[[Tensor], bool], generator: torch.Generator
+) -> Tensor:
+    """Those found (F, D), and further ones that pass a test. An objective orthogonal to everything found is zero
+    there, so that its minimum is another vertex."""
+    barren = 0
     while len(found) < len(rows) and barren < CONE.barren:
         barren += 1
-        best = _best_vertex(rows, certified, _vertices(rows, generator, found))
-        if best is None:
-            continue
-        vertex, certain = best
-        twin = torch.cosine_similarity(vertex[None], found) > same
-        if not bool(twin.any()):
-            found, sure, barren = torch.cat([found, vertex[None]]), torch.cat([sure, sure.new_tensor([certain])]), 0
-        elif certain and not bool(sure[twin].any()):
-            place = int(twin.int().argmax())
-            found[place], sure[place], barren = vertex, True, 0
-    return found, sure
-
-
-def _best_vertex(
-    rows: Tensor, certified: Callable[[Tensor], bool], path: Iterator[Tensor]
-) -> tuple[Tensor, bool] | None:
-    """The first nonnegative vertex (D,) on a path that a test certifies, and True; else the last one that stays a
-    vertex without any of its zeros, and False."""
-    likely = None
-    for vertex in path:
-        if _is_nonnegative(vertex):
-            if certified(vertex):
-                return vertex, True
-            if _left_without_one(rows.T, vertex) < CONE.null_without_one:
-                likely = vertex, False
-    return likely
+        for vertex in _vertices(rows, generator, found):
+            if _is_nonnegative(vertex) and passes(vertex):
+                if not bool((torch.cosine_similarity(vertex[None], found) > CONE.same_vector).any()):
+                    found, barren = torch.cat([found, vertex[None]]), 0
+                break
+    return found
 
 
 @dataclass
@@ -124,11 +107,7 @@ class _Peeling:
     signals: list[Tensor | None] = field(default_factory=list)
 
     def search(self, generator: torch.Generator) -> None:
-        """Take in the vertices that zeros certify before anything is taken out of the update, then what each objective
-        leads to in what is left, until all images are found or many objectives lead to nothing new."""
-        found, sure = _nonnegative_vertices(self.factors.rows, self._is_certified, CONE.same, generator)
-        for vertex in found[sure]:
-            self._takes(vertex, self.factors.rows, self._lone())
+        """Take in what each objective leads to, until all images are found or many objectives lead to nothing new."""
         size, barren = len(self.factors.values), 0
         while len(self.vertices) < size and barren < CONE.barren:
             barren += 1
@@ -168,10 +147,6 @@ class _Peeling:
         for number in self._lone():
             self.signals[number] = self._signal_among_others(number)
         return True
-
-    def _is_certified(self, vertex: Tensor) -> bool:
-        """Whether zeros certify a vertex (D,) of the whole row space."""
-        return _is_pinned(self.factors.rows.T, vertex) and self.is_pinned_unpeeled(vertex)
 
     def is_pinned_unpeeled(self, vertex: Tensor) -> bool:
         """Whether the zeros of a vertex (D,) tell it in the whole row space, too, where noise is least."""
@@ -277,7 +252,8 @@ def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterat
     rows: (R, D + 1), an orthonormal basis of points [h; 1], whose last entry gives a vertex its scale.
     """
     basis = rows.T.cpu().numpy()
-    objective = torch.randn(len(rows), generator=generator, dtype=torch.float64).numpy()
+    drawn = torch.randn(len(basis) - 1, generator=generator, dtype=torch.float64).numpy()
+    objective = basis[:-1].T @ drawn
     if len(found):
         known = np.linalg.qr((rows[:, :-1] @ found.T).cpu().numpy())[0]
         objective -= known @ (known.T @ objective)

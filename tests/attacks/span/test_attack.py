@@ -233,6 +233,23 @@ def test_adam_is_named_and_no_number_of_images_is(optimizer, told):
     assert len(found.images) == 0 and found.num_inferred is None and "used_num_private" not in found.facts
 
 
+def test_one_image_of_even_pixels_is_told_from_adams_first_step():
+    """The update of one image always has all the rank there is, which float64 does not hide; after Adam's first step
+    all entries have one size."""
+    image = torch.where(digits(1) > 0, 0.9, -1.0).double() + 0.1 * digits(1)
+    found = run(client(mlp().double(), image, epochs=1))
+    torch.testing.assert_close(found.images, image.float(), atol=1e-3, rtol=0)
+    refused = run(client(mlp().double(), image, epochs=1, lr=1e-3, optimizer=torch.optim.Adam))
+    assert not len(refused.images) and "local Adam" in refused.warnings[0]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_one_step_in_float64_shows_no_less_than_in_float32(count):
+    """Beyond the images its second layer's update is zero but for the rounding of a decomposition."""
+    images = digits(count).double()
+    assert nearest(images.float(), run(client(mlp().double(), images, epochs=1))).max() < 1e-3
+
+
 def test_rounds_of_adam_are_no_rounds_apart():
     found = run(history(mlp(), digits(12).split(6), lr=1e-3, optimizer=torch.optim.Adam))
     assert "local Adam" in found.warnings[0] and found.num_inferred is None
