@@ -1,6 +1,8 @@
-"""The tables of defenses.md and defenses_by_attack.md of docs/records, from the benchmark.csv of a finished run:
+"""The tables of defenses.md and defenses_by_attack.md of docs/records, from the benchmark.csv of a finished run, and
+that of defenses_equal_utility.md, from its equal_utility.csv:
 
 python -m tests.benchmarks.defense_table runs/defenses/benchmark.csv
+python -m tests.benchmarks.defense_table runs/equal_utility/equal_utility.csv
 """
 
 import sys
@@ -65,6 +67,24 @@ def by_attack(table: pd.DataFrame, views: list[str]) -> list[list[str]]:
     return rows
 
 
+def equal_rows(equal: pd.DataFrame) -> list[list[str]]:
+    """For every family what leaks, returned and with what is held, at the strongest setting within each loss of
+    accuracy; "none" where every setting costs more."""
+    losses = sorted(equal.accepted_loss.unique())
+    views = [view for view in VIEWS if view in set(equal.threat_model)]
+    rows = [["family", *(f"{view}, {100 * loss:.0f} pt" for view in views for loss in losses)]]
+    for family, own in equal.groupby("family", sort=False):
+        found = own.set_index(["threat_model", "accepted_loss"])
+        rows.append([f"`{family}`", *(_leaks(found.loc[(view, loss)]) for view in views for loss in losses)])
+    return rows
+
+
+def _leaks(row: pd.Series) -> str:
+    if pd.isna(row.setting):
+        return "none"
+    return f"{share(row.recovered_fraction)} / {share(row.held_fraction)} at {row.setting.partition('=')[2]}"
+
+
 def markdown(rows: list[list[str]]) -> str:
     head, *body = rows
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
@@ -72,6 +92,9 @@ def markdown(rows: list[list[str]]) -> str:
 
 if __name__ == "__main__":
     frame = pd.read_csv(sys.argv[1])
-    print(markdown(strongest_rows(frame)))
-    seen = [view for view in VIEWS if view in set(frame.threat_model)]
-    print(f"\n{' / '.join(seen)}:\n\n{markdown(by_attack(frame, seen))}")
+    if "accepted_loss" in frame:
+        print(markdown(equal_rows(frame)))
+    else:
+        print(markdown(strongest_rows(frame)))
+        seen = [view for view in VIEWS if view in set(frame.threat_model)]
+        print(f"\n{' / '.join(seen)}:\n\n{markdown(by_attack(frame, seen))}")
