@@ -12,5 +12,4 @@ def beyond_capacity(leakage: pd.DataFrame) -> pd.DataFrame:
     """The rows of a leakage table in which an attack on row spaces has more private images, returned or held back,
     than `capacity`; none where all is well."""
     rows = leakage[leakage.attack.str.startswith(ON_ROW_SPACES) & (leakage.status == "ok")]
-    columns = ["cell", "round", "client", "threat_model", "attack", "held", "capacity"]
-    return rows.loc[rows.held > rows.capacity, columns]
+    return rows[rows.held > rows.capacity]
