@@ -34,7 +34,7 @@ ROUNDING = 1e-4  # the rounding of float32 parameters lies below, images above
 SMALLEST_FLOOR = 1e-12  # the floor of a spectrum in float64 is at least this: rounding of the decomposition
 TINY = 1e-300  # in place of a largest value of zero: its square of a rounding is still a number
 SMALLEST_VALUE = 1e-8  # `Spectrum.of` cannot tell smaller values from zero: the square root of float64's precision
-LOST = 3e-8  # vectors of values below it may be orthogonal to none of the others until they are made so
+LOST = 3e-8  # where half of the values lie below it their vectors are rounding, until they are made orthogonal
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Spectrum:
             squares, left = torch.linalg.eigh(kept @ kept.T)
             right = left.T @ kept
             right /= right.norm(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-            if squares[0] < LOST**2 * squares[-1]:  # as after one step in float64: those vectors are rounding's
+            if squares[len(squares) // 2] < LOST**2 * squares[-1]:  # as after one step in float64
                 right = torch.linalg.qr(right.flip(0).T)[0].T.flip(0)
         else:
             squares, left = torch.linalg.eigh(kept.T @ kept)
