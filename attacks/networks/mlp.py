@@ -11,7 +11,6 @@ output.
 """
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +107,6 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
 
 _PASSED_OVER = (nn.Flatten, nn.Identity, _DropoutNd)  # a network is read as it is in evaluation mode
 _RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
-_ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _MODULES: dict[type[nn.Module], str] = {
     nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Softplus: "softplus", nn.LeakyReLU: "leaky_relu",
     nn.ELU: "elu", nn.SiLU: "silu", nn.GELU: "gelu",
@@ -116,7 +114,7 @@ _MODULES: dict[type[nn.Module], str] = {
 _FUNCTIONS = {
     call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
 } | {F.leaky_relu: "leaky_relu", F.elu: "elu", F.silu: "silu", F.gelu: "gelu"}
-_PARAMETERS = {"leaky_relu": ("negative_slope", 0.01), "elu": ("alpha", 1.0)}  # torch's names and values
+PARAMETERS = {"leaky_relu": ("negative_slope", 0.01), "elu": ("alpha", 1.0)}  # torch's names and values
 
 _Called = tuple[str, float | None]  # an activation's name and its parameter, if it has one
 
@@ -129,9 +127,9 @@ def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
     if name == "gelu":
         approximate = node.kwargs.get("approximate", "none") if module is None else module.approximate
         return "gelu" if approximate == "none" else "gelu_tanh", None
-    if name not in _PARAMETERS:
+    if name not in PARAMETERS:
         return None if name is None else (name, None)
-    key, default = _PARAMETERS[name]
+    key, default = PARAMETERS[name]
     called: Any = node.kwargs.get(key, node.args[1] if len(node.args) > 1 else default)
     return name, float(called if module is None else getattr(module, key))
 
@@ -144,6 +142,11 @@ class BatchNorm:
     name: str
     eps: float
     momentum: float | None = 0.1
+
+    @classmethod
+    def of(cls, name: str, module: nn.BatchNorm1d) -> "BatchNorm | None":
+        """None without running statistics."""
+        return None if module.running_mean is None else cls(name, module.eps, module.momentum)
 
     @property
     def statistics(self) -> tuple[str, str]:
@@ -180,9 +183,13 @@ class DensePass:
 
 
 @dataclass(frozen=True)
-class DenseNetwork:
-    """The layers of a plain MLP. weights, biases: names in the state dict (None: no bias); norms: the BatchNorm behind
-    each (None: there is none); activation: the name of σ; parameter: that of σ, if it has one."""
+class FrontLayers:
+    """Linear layers of which the first is fed the pixels, and the second what an activation makes of the first one's
+    outputs. What becomes of the second one's outputs is left open.
+
+    weights, biases: names in the state dict (None: no bias) of all linear layers in the order of their use; norms: the
+    BatchNorm behind each (None: there is none); activation: the name of σ; parameter: that of σ, if it has one.
+    """
 
     weights: tuple[str, ...]
     biases: tuple[str | None, ...]
@@ -194,7 +201,12 @@ class DenseNetwork:
     def activate(self) -> Activation:
         """(σ, σ') at z."""
         known = ACTIVATIONS[self.activation]
-        return known if self.parameter is None else partial(known, **{_PARAMETERS[self.activation][0]: self.parameter})
+        return known if self.parameter is None else partial(known, **{PARAMETERS[self.activation][0]: self.parameter})
+
+
+@dataclass(frozen=True)
+class DenseNetwork(FrontLayers):
+    """The layers of a plain MLP: the same activation lies between all of them, and nothing beside."""
 
     @property
     def has_closed_form(self) -> bool:
@@ -259,33 +271,26 @@ class DenseNetwork:
 
 
 def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
-    """The plain MLP that `model` is, or None."""
-    found = read_dense_network(model, input_shape)
-    return found if isinstance(found, DenseNetwork) else None
-
-
-def read_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | str:
-    """The plain MLP that `model` is, checked against it on random inputs, or what it has instead, in words."""
+    """The plain MLP that `model` is, checked against it on random inputs, or None."""
     try:
         traced = fx.symbolic_trace(model)
     except Exception:  # user code under a tracer may raise anything; such a model takes the general path
-        return "a forward pass that cannot be traced"
+        return None
     network = _read_chain(traced)
-    if isinstance(network, str):
-        return network
+    if network is None:
+        return None
     state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
     images = random_images(input_shape, 4, torch.float64)
-    other = "a forward pass that does something beside its layers"
     with torch.no_grad(), evaluating(model):
         try:
             expected = run_network(model, state, images)
             found = network.forward(state, images)
         except RuntimeError:  # shapes do not chain as read
-            return other
-    return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else other
+            return None
+    return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else None
 
 
-def _read_chain(traced: fx.GraphModule) -> DenseNetwork | str:
+def _read_chain(traced: fx.GraphModule) -> DenseNetwork | None:
     weights: list[str] = []
     biases: list[str | None] = []
     norms: list[BatchNorm | None] = []
@@ -299,42 +304,19 @@ def _read_chain(traced: fx.GraphModule) -> DenseNetwork | str:
         behind_linear = len(activations) == len(weights) - 1  # the last layer has no activation yet
         if isinstance(module, _PASSED_OVER) or (module is None and node.target in _RESHAPES):
             continue
-        if isinstance(module, nn.Linear):
-            if behind_linear:
-                return f"no activation ahead of its linear layer {node.target!r}"
-            if f"{node.target}.weight" in weights:
-                return f"a linear layer that is used twice, {node.target!r}"
+        if isinstance(module, nn.Linear) and not behind_linear and f"{node.target}.weight" not in weights:
             weights.append(f"{node.target}.weight")
             biases.append(None if module.bias is None else f"{node.target}.bias")
             norms.append(None)
         elif isinstance(module, nn.BatchNorm1d) and behind_linear and norms[-1] is None:
-            if module.running_mean is None:
-                return f"a BatchNorm without running statistics, {node.target!r}"
-            norms[-1] = BatchNorm(str(node.target), module.eps, module.momentum)
+            norms[-1] = BatchNorm.of(str(node.target), module)
+            if norms[-1] is None:
+                return None
         elif activation is not None and behind_linear:
             activations.append(activation)
-        elif activation is not None and weights:
-            return f"two activations behind its linear layer {weights[-1].removesuffix('.weight')!r}"
         else:
-            return _described(node, module, bool(weights))
-    if not weights:
-        return "no linear layer"
-    if len(activations) == len(weights):
-        return f"an activation behind its last layer ({activations[-1][0]})"
-    if len(set(activations)) > 1:
-        return "activations that differ from layer to layer"
+            return None
+    if len(activations) == len(weights) or len(set(activations)) > 1:
+        return None
     name, parameter = activations[0] if activations else ("relu", None)
     return DenseNetwork(tuple(weights), tuple(biases), tuple(norms), name, parameter)
-
-
-def _described(node: fx.Node, module: nn.Module | None, behind_linear: bool) -> str:
-    """Words for a graph node that has no place in a plain MLP. behind_linear: whether a linear layer precedes it."""
-    if node.target in _ADDITIONS and all(isinstance(term, fx.Node) for term in node.args[:2]):
-        return "a residual connection"
-    path, kind = [("", None), *node.meta.get("nn_module_stack", {}).values()][-1]  # the module that it is part of
-    called = f"{kind.__name__} {path!r}" if path else getattr(node.target, "__name__", str(node.target))
-    if isinstance(module, nn.BatchNorm1d) and behind_linear:
-        return f"a BatchNorm that does not follow a linear layer, {path!r}"
-    if not behind_linear:
-        return f"something other than plain linear layers at its input, {called}"
-    return f"an activation or operation that is not known, {called}"

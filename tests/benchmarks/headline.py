@@ -11,7 +11,6 @@ layers and one output, and train on all images at once, momentum 0.9, down to a 
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -25,10 +24,11 @@ import torch
 from torch import Tensor
 
 from attacks import Knowledge, Observation, get_attack
-from attacks.interface.torch_tools import torch_generator
+from attacks.interface.torch_tools import choose_device, torch_generator
 from attacks.ntk.adam_graph import GraphedAdam
 from attacks.scoring.images import matched_l2
 from clients.training import encode_targets
+from simulator.evaluation.attack_run import work_seconds
 from simulator.reports.drawing import COLOURS, themed
 from tests.benchmarks.held_out import Kind, draw_images, mlp, observe, pixel_mean
 from tests.benchmarks.ntk_recipes import PAPER, PUBLISHED, read
@@ -61,7 +61,7 @@ class Setting:
         images, labels = draw_images(self.data, folder, DRAWN * self.images, self.seed)
         groups = labels % 2 if self.data == "mnist" else torch.isin(labels, torch.tensor(VEHICLES)).long()
         chosen = torch.cat([torch.nonzero(groups == group).flatten()[: self.images // 2] for group in (0, 1)])
-        kind = Kind("headline", self.images, mlp(self.width), PAPER, classes=1)
+        kind = Kind("headline", self.images, mlp(self.width), PAPER, classes=1, device=str(choose_device("auto")))
         targets = encode_targets(groups[chosen], 2, 1, "mse")
         told = Knowledge(num_private=self.images, pixel_mean=pixel_mean(self.data, folder))
         return observe(kind, images[chosen], targets, self.seed), images[chosen], told
@@ -73,21 +73,25 @@ class Watched(GraphedAdam):
 
     private: Tensor
     notes: list[dict] = field(default_factory=list)
-    spent: float = 0.0
     done: int = 0
+    spent: float = 0.0
+    began: float = 0.0
 
     def begin(self, backward: Callable, parameters: Sequence[Tensor], rates: Sequence[float]) -> "Watched":
         """Stand in for the constructor that the attack calls."""
         GraphedAdam.__init__(self, backward, parameters, rates)
+        self.began = work_seconds()
         return self
 
     def step(self, beta: float, decay: float) -> None:
-        start = time.process_time()
         super().step(beta, decay)
-        self.spent, self.done = self.spent + time.process_time() - start, self.done + 1
+        self.done += 1
         if self.done in LOOKS:
-            found = {f"within_{bound:g}": within(self.private, self.parameters[0].detach(), bound) for bound in WITHIN}
+            self.spent += work_seconds() - self.began
+            images = self.parameters[0].detach().cpu()
+            found = {f"within_{bound:g}": within(self.private, images, bound) for bound in WITHIN}
             self.notes.append({"iteration": self.done, "seconds": round(self.spent, 2), **found})
+            self.began = work_seconds()
 
 
 def within(private: Tensor, found: Tensor, bound: float) -> int:
@@ -106,9 +110,9 @@ def attack(name: str, client: tuple[Observation, Tensor, Knowledge], seed: int) 
     """A line of the curves."""
     observation, private, told = client
     tool = get_attack("ntk", iterations=ITERATIONS, **NTK[name]) if name in NTK else get_attack(name)
-    start = time.process_time()
+    start = work_seconds()
     found = tool.run(observation, told, torch_generator(seed, "headline")).images
-    return {"seconds": round(time.process_time() - start, 1), "l2": curve(private, found), "returned": len(found)}
+    return {"seconds": round(work_seconds() - start, 1), "l2": curve(private, found), "returned": len(found)}
 
 
 def follow(name: str, client: tuple[Observation, Tensor, Knowledge], seed: int) -> dict:

@@ -43,7 +43,7 @@ PLAIN = TrainingConfig(epochs=5, batch_size=4, learning_rate=0.05)
 @dataclass(frozen=True, eq=False)
 class Kind:
     """A kind of client, and what its attacker is told. rounds: of one client, each from where the last one ended.
-    classes: outputs of the network."""
+    classes: outputs of the network. device: that trains it."""
 
     name: str
     images: int = 20
@@ -53,6 +53,7 @@ class Kind:
     told: Knowledge = field(default_factory=Knowledge)
     rounds: int = 1
     classes: int = CLASSES
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,15 @@ def observe(kind: Kind, images: Tensor, labels: Tensor, seed: int) -> Observatio
 def _round(kind: Kind, model: nn.Module, images: Tensor, labels: Tensor, seed: int, number: int) -> tuple[State, State]:
     """(the checkpoint that was sent, the one that came back); the model goes on from what came back."""
     sent = {name: value.clone() for name, value in model.state_dict().items()}
-    train(model, images, labels, kind.training, torch_generator(seed, "held out", number))
+    model.to(kind.device)
+    train(
+        model,
+        images.to(kind.device),
+        labels.to(kind.device),
+        kind.training,
+        torch_generator(seed, "held out", number),
+    )
+    model.cpu()
     parts = {"data": DataConfig(), "partition": PartitionConfig(), "model": kind.model, "training": kind.training}
     context = DefenseContext(ClientConfig(seed=seed, clients=1, **parts), number, 0, model)
     delta = {name: value - sent[name] for name, value in model.state_dict().items()}

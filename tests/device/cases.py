@@ -168,6 +168,9 @@ CASES = EVERY | {
         "span", lambda: span.client(span.Convolutional(), digits(4), 2, 4), Knowledge(num_private=4)
     ),
     "span, few features": Case("span", lambda: pooled_client(2)[0], Knowledge(num_private=2), {"starts": 20}),
+    "span, one image behind pooling": Case(
+        "span", lambda: pooled_client(1)[0], Knowledge(num_private=1), {"starts": 20}
+    ),
     "span, frozen body": Case(
         "span", lambda: span.client(span.with_frozen_body(), digits(3), 3, 5), MAPS, SLOW | {"starts": 50}
     ),

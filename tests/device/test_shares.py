@@ -18,7 +18,7 @@ from simulator.evaluation.dispatch import (
 from simulator.run.cluster import backend_config, stop_ray, worker_environment
 from simulator.scenario.sections import EngineConfig
 from tests.device.card import card
-from tests.device.test_clients import client, settings
+from tests.device.training_cases import client, settings
 
 pytestmark = pytest.mark.slow
 

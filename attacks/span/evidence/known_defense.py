@@ -10,7 +10,7 @@ import torch
 
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.mlp import DenseNetwork
+from attacks.networks.mlp import FrontLayers
 from attacks.span.evidence.layers import FirstLayers, joined_layer
 from attacks.span.thresholds import DEFENSE, EVIDENCE, constants_of
 from attacks.update.intervals import (
@@ -74,7 +74,7 @@ class UndoneDefense:
 
 def undo_defense(
     observation: Observation,
-    network: DenseNetwork,
+    network: FrontLayers,
     knowledge: Knowledge,
     layers: FirstLayers,
     generator: torch.Generator,
@@ -201,7 +201,7 @@ def _median_deviation(spectrum: Spectrum) -> float:
 
 
 def _joined(
-    intervals: dict[str, EntryIntervals], network: DenseNetwork, layer: int, device: torch.device
+    intervals: dict[str, EntryIntervals], network: FrontLayers, layer: int, device: torch.device
 ) -> EntryIntervals:
     """The intervals of a layer's [ΔW | Δb] (out, in + 1)."""
     lowest, highest = ({name: getattr(own, end) for name, own in intervals.items()} for end in ("lowest", "highest"))

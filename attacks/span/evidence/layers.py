@@ -11,7 +11,7 @@ from attacks.base import Facts
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import torch_generator
-from attacks.networks.mlp import BatchNorm, DenseNetwork
+from attacks.networks.mlp import BatchNorm, FrontLayers
 from attacks.span.thresholds import EVIDENCE
 from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum, decay_factor, without_decay
 
@@ -35,7 +35,7 @@ class FirstLayers:
     norms: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, observation: Observation, network: DenseNetwork, device: torch.device) -> "FirstLayers":
+    def of(cls, observation: Observation, network: FrontLayers, device: torch.device) -> "FirstLayers":
         """Of rounds in which the first layer moved. Raises InputError where the second layer never did."""
         starts, ends, seconds, kept = [], [], [], 1.0
         for pair in observation.pairs:
@@ -94,7 +94,7 @@ class FirstLayers:
         return max(Spectrum.of(change).count() for change in self.by_round(self.change))
 
 
-def rounds_with_images(observation: Observation, network: DenseNetwork) -> tuple[int, ...]:
+def rounds_with_images(observation: Observation, network: FrontLayers) -> tuple[int, ...]:
     """Indices of the pairs whose first layer moved; in the others no image left a trace. InputError where none did."""
     first = (network.weights[0], network.biases[0] or "")
     rounds = tuple(
@@ -135,13 +135,13 @@ def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
     return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
 
 
-def joined_layer(state: State, network: DenseNetwork, index: int, device: torch.device) -> Tensor:
+def joined_layer(state: State, network: FrontLayers, index: int, device: torch.device) -> Tensor:
     """[W | b] (out, in + 1) of a layer, in float64."""
     weight, bias = state[network.weights[index]], state[network.biases[index] or ""]
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
 
 
-def normalized_by_batch(initial: State, final: State, network: DenseNetwork) -> list[int]:
+def normalized_by_batch(initial: State, final: State, network: FrontLayers) -> list[int]:
     """Which of the first two layers BatchNorm followed that normalized a client's batches by their own statistics: its
     running ones moved, or the layer's bias rests beside its weights, as a unit's signals then add up to zero."""
     found = []
@@ -159,7 +159,7 @@ class NoBatchMean(Exception):
     """Why the mean of a batch that BatchNorm normalized by its own statistics cannot be told, in words."""
 
 
-def with_batch_mean(initial: State, final: State, network: DenseNetwork) -> tuple[State, State]:
+def with_batch_mean(initial: State, final: State, network: FrontLayers) -> tuple[State, State]:
     """The parameters before and after training as a client leaves them whose BatchNorm is in evaluation mode, with the
     statistics of its one batch.
 
@@ -223,7 +223,7 @@ def _mean_input(weight: Tensor, outputs: Tensor, check: bool) -> Tensor:
     return center
 
 
-def _norms(observation: Observation, network: DenseNetwork, device: torch.device) -> tuple[Tensor, Tensor] | None:
+def _norms(observation: Observation, network: FrontLayers, device: torch.device) -> tuple[Tensor, Tensor] | None:
     """[scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after, round below round."""
     norm = network.norms[0]
     if norm is None:

@@ -75,6 +75,7 @@ class PooledLayer:
 def pooled_layers(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> list[PooledLayer] | None:
     """The layers that lead from images (C, H, W) to the network's features, in this order and in float64 on the CPU;
     None where the body is anything else than such layers, one after the other."""
+    state = {name: value.cpu() for name, value in state.items()}
     convolutions = {name: m for name, m in network.model.named_modules() if isinstance(m, nn.Conv2d)}
     seen: list[tuple[str, Tensor, Tensor]] = []
     images = random_images(shape)

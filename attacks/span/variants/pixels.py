@@ -10,7 +10,8 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.mlp import DenseNetwork, read_dense_network
+from attacks.networks.front_layers import read_front_layers
+from attacks.networks.mlp import FrontLayers
 from attacks.span.acceptance import ExplanationTest, certainty, fit_images
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
@@ -55,11 +56,11 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
     observation: Observation
     knowledge: Knowledge
     options: SearchOptions
-    network: DenseNetwork
+    network: FrontLayers
     has_zeros: bool
 
     @classmethod
-    def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions, network: DenseNetwork) -> Self:
+    def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions, network: FrontLayers) -> Self:
         """Of the layers of a plain MLP. InputError where BatchNorm hides the mean of a batch."""
         has_zeros = network.activation == "relu"
         mixed = [normalized_by_batch(*pair, network) for pair in observation.pairs]
@@ -249,14 +250,14 @@ class PixelJudge:
         return replace(acceptance, images=torch.cat([acceptance.images, extreme]), reason=None)
 
 
-def linear_layers_of(observation: Observation) -> DenseNetwork:
-    """The layers of the network; InputError where it is no plain MLP with two trained hidden layers, or one of ReLU."""
-    network = read_dense_network(observation.model, observation.input_shape)
+def linear_layers_of(observation: Observation) -> FrontLayers:
+    """The layers of the network; InputError where it does not begin with two trained hidden layers, or one of ReLU."""
+    network = read_front_layers(observation.model, observation.input_shape)
     model = f"model {type(observation.model).__name__!r}"
     if isinstance(network, str):
         raise InputError(
-            "attack 'span' needs a plain MLP of known activations, or two linear layers behind others, trained with "
-            f"biases: {model} has neither, but {network} (use 'ntk')"
+            "attack 'span' needs two linear layers with a known activation between them, the first one fed the pixels, "
+            f"or two behind others, trained with biases: {model} has neither, but {network} (use 'ntk')"
         )
     if len(network.weights) < 2 or (len(network.weights) == 2 and network.activation != "relu"):
         layers = "no hidden layer" if len(network.weights) < 2 else f"one of {network.activation}"

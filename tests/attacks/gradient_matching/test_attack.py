@@ -30,7 +30,7 @@ def run(observation, knowledge, seed=0, **options):
 
 
 def problem(observation, knowledge, **options):
-    attack = get_attack("gradient_matching", precision="float64", **options)
+    attack = get_attack("gradient_matching", precision="float64", device="cpu", **options)
     return attack.matching(observation, replace(knowledge, num_private=2), generator())[0]
 
 

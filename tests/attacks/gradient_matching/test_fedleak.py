@@ -27,7 +27,7 @@ def test_entries_that_are_not_matched_do_not_count():
     noise = torch.rand(2, 1, 8, 8, generator=generator())  # pixels of one value would share one gradient
     _, observation = one_step(noise, activation=nn.Sigmoid)
     options = {"variant": "fedleak", "matching_ratio": 0.5, "distance": "euclidean", "total_variation": 0.0}
-    attack = get_attack("gradient_matching", precision="float64", **options)
+    attack = get_attack("gradient_matching", precision="float64", device="cpu", **options)
     images = torch.rand(2, 1, 8, 8, generator=generator(1), dtype=torch.float64)
     classes = torch.eye(10, dtype=torch.float64)[:2]
     ours = attack.matching(observation, TOLD, generator())[0].objective(images, classes)

@@ -1,13 +1,11 @@
 """Plain MLPs are recognized, everything else is not, and the closed form of their gradients is autograd's."""
 
-import re
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.networks.mlp import ACTIVATIONS, find_dense_network, read_dense_network
+from attacks.networks.mlp import ACTIVATIONS, find_dense_network
 
 SHAPE = (1, 3, 4)
 
@@ -143,29 +141,29 @@ def between(*layers: nn.Module) -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    "model",
     [
-        (nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 2)), "linear layers at its input, Conv2d '0'"),
-        (Residual(), "a residual connection"),
-        (DataDependent(), "a forward pass that cannot be traced"),
-        (Functional(torch.relu, lambda x: x.view(x.size(0), -1) * 2), "plain linear layers at its input, mul"),
-        (between(nn.ReLU(), nn.Linear(7, 7), nn.Tanh()), "activations that differ from layer to layer"),
-        (between(nn.LeakyReLU(0.1), nn.Linear(7, 7), nn.LeakyReLU(0.2)), "activations that differ from layer to layer"),
-        (between(), "no activation ahead of its linear layer '2'"),
-        (between(nn.ReLU(), nn.Tanh()), "two activations behind its linear layer '1'"),
-        (nn.Sequential(between(nn.ReLU()), nn.Sigmoid()), r"an activation behind its last layer \(sigmoid\)"),
-        (between(nn.Softplus(beta=3)), "an activation or operation that is not known, Softplus '2'"),
-        (between(nn.PReLU()), "an activation or operation that is not known, PReLU '2'"),
-        (between(nn.LayerNorm(7), nn.ReLU()), "an activation or operation that is not known, LayerNorm '2'"),
-        (between(nn.ReLU(), nn.BatchNorm1d(7)), "a BatchNorm that does not follow a linear layer, '3'"),
-        (between(nn.BatchNorm1d(7, track_running_stats=False)), "a BatchNorm without running statistics, '2'"),
-        (Twice(), "a linear layer that is used twice, 'again'"),
-        (nn.Flatten(), "no linear layer"),
+        nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 2)),
+        Residual(),
+        DataDependent(),
+        Functional(torch.relu, lambda x: x.view(x.size(0), -1) * 2),
+        between(nn.ReLU(), nn.Linear(7, 7), nn.Tanh()),
+        between(nn.LeakyReLU(0.1), nn.Linear(7, 7), nn.LeakyReLU(0.2)),
+        between(),
+        between(nn.ReLU(), nn.Tanh()),
+        nn.Sequential(between(nn.ReLU()), nn.Sigmoid()),
+        nn.Sequential(between(nn.ReLU()), nn.LogSoftmax(1)),
+        between(nn.Softplus(beta=3)),
+        between(nn.PReLU()),
+        between(nn.LayerNorm(7), nn.ReLU()),
+        between(nn.ReLU(), nn.BatchNorm1d(7)),
+        between(nn.BatchNorm1d(7, track_running_stats=False)),
+        Twice(),
+        nn.Flatten(),
     ],
 )
-def test_other_models_are_not_recognized_and_it_is_said_what_they_have(model, words):
+def test_other_models_are_not_recognized(model):
     assert find_dense_network(model, SHAPE) is None
-    assert re.search(words, read_dense_network(model, SHAPE))
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus])

@@ -160,6 +160,29 @@ def test_images_are_found_whatever_the_activation(activation):
     assert not len(found.images) or (torch.cdist(found.images.flatten(1), images.flatten(1)).amin(1) < 0.1).all()
 
 
+class Residual(nn.Module):
+    """Two hidden layers, the second one beside a connection that skips it, and log-probabilities."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.head = nn.Linear(64, 256), nn.Linear(256, 256), nn.Linear(256, 10)
+
+    def forward(self, x):
+        if x.dim() == 4:  # no tracer follows it
+            x = x.view(x.size(0), -1)
+        h = torch.relu(self.first(x))
+        return self.head(h + torch.tanh(self.second(h))).log_softmax(1)
+
+
+@pytest.mark.parametrize("model", [Residual, lambda: nn.Sequential(mlp(), nn.LogSoftmax(1))])
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_what_lies_behind_the_second_layer_does_not_matter(model, epochs):
+    images = digits(8)
+    found = run(client(model(), images, batch=8, epochs=epochs))
+    assert len(found.images) == 8 and nearest(images, found).max() < 0.05
+
+
 def normalized(width=256):
     """With BatchNorm whose statistics, gains and shifts are those of some training."""
     torch.manual_seed(0)
@@ -262,7 +285,7 @@ def test_more_images_than_the_width_can_tell_are_refused_by_number():
 
 def test_networks_without_linear_pixels_are_refused_by_name():
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
-    with pytest.raises(InputError, match=r"'Sequential' has neither, but something other.*Conv2d '0' \(use 'ntk'"):
+    with pytest.raises(InputError, match=r"'Sequential' has neither, but Conv2d '0' ahead of its.*\(use 'ntk'"):
         run(client(model, digits(2)))
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32, bias=False), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)

@@ -36,6 +36,11 @@ def test_one_step_gives_every_image(count):
     assert nearest(digits(count), found).max() < EXACT and found.residual.median() < 0.001
 
 
+def test_log_probabilities_at_the_outputs_change_nothing():
+    found = run(client(nn.Sequential(network(), nn.LogSoftmax(1)), digits(12), batch=12, epochs=1))
+    assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT
+
+
 def test_many_classes_few_of_which_are_there():
     found = run(client(network(outputs=100), digits(12), batch=12, epochs=1))
     assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT

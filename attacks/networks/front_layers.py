@@ -1,0 +1,109 @@
+"""The first two linear layers of any network that is fed pixels, read off what its modules are given and give.
+
+The span attack needs no more of it: what lies behind the second layer, a `log_softmax` or a residual connection, does
+not change which vectors span the updates of these two.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attacks.networks.mlp import ACTIVATIONS, BatchNorm, FrontLayers
+from attacks.networks.probing import parameter_names, probe, random_images
+
+SIZES = (1.0, 1.0, 100.0, 100.0)  # of the random images by which a network is read: ReLU6 is a ReLU of small ones
+CLOSE = 1e-9  # in float64
+
+
+class _Call(NamedTuple):
+    """What a module was given and gave, in float64. name: in the state dict."""
+
+    module: nn.Module
+    name: str
+    given: Tensor
+    gave: Tensor
+
+    def __str__(self) -> str:
+        return f"{type(self.module).__name__} {self.name!r}"
+
+
+class _OtherFront(Exception):
+    """What a network begins with instead of two linear layers, in words."""
+
+
+def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> FrontLayers | str:
+    """The linear layers of a network of images (C, H, W), or, in words, what its input leads to instead.
+
+    Of a network with one linear layer alone, the activation says nothing.
+    """
+    sizes = torch.tensor(SIZES, dtype=torch.float64)
+    images = random_images(input_shape, len(sizes), torch.float64) * sizes.view(-1, *[1] * len(input_shape))
+    try:
+        return _front_layers(_calls(model, images), images)
+    except _OtherFront as other:
+        return str(other)
+
+
+def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
+    """Every call of a module that has parameters or running statistics of its own, in order."""
+    leaves = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm1d) or next(module.parameters(recurse=False), None) is not None
+    }
+    state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    calls: list[_Call] = []
+    try:
+        probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
+    except RuntimeError:  # it makes tensors of its own in float32, say
+        raise _OtherFront("a forward pass that does not run in float64") from None
+    return calls
+
+
+def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:
+    places = [place for place, call in enumerate(calls) if isinstance(call.module, nn.Linear)]
+    names = [calls[place].name for place in places]
+    if not places:
+        raise _OtherFront("no linear layer")
+    if places[0]:
+        raise _OtherFront(f"{calls[0]} ahead of its first linear layer")
+    if not torch.equal(calls[0].given, images.flatten(1)):
+        raise _OtherFront(f"something other than its pixels at linear layer {names[0]!r}")
+    if twice := next((name for name in names[:2] if names.count(name) > 1), None):
+        raise _OtherFront(f"a linear layer that is used twice, {twice!r}")
+    norms = [_norm_behind(calls[place : place + 2]) for place in places[:2]]
+    activation = _activation(calls[: places[1] + 1], norms[0]) if len(places) > 1 else ("relu", None)
+    weights, biases = zip(*map(parameter_names, names), strict=True)
+    biases = tuple(
+        None if calls[place].module.bias is None else bias for place, bias in zip(places, biases, strict=True)
+    )
+    return FrontLayers(weights, biases, (*norms, *[None] * len(names[2:])), *activation)
+
+
+def _norm_behind(calls: list[_Call]) -> BatchNorm | None:
+    """The BatchNorm that is given what the first of two calls gave; None where there is none."""
+    module = calls[-1].module
+    if not isinstance(module, nn.BatchNorm1d) or not torch.equal(calls[0].gave, calls[-1].given):
+        return None
+    norm = BatchNorm.of(calls[-1].name, module)
+    if norm is None:
+        raise _OtherFront(f"a BatchNorm without running statistics, {calls[-1].name!r}")
+    return norm
+
+
+def _activation(calls: list[_Call], norm: BatchNorm | None) -> tuple[str, float | None]:
+    """(name, parameter) of what makes the input of the last call of what the first one, or its BatchNorm, gave."""
+    before, (second,) = calls[: 1 if norm is None else 2], calls[-1:]
+    if len(calls) > len(before) + 1:
+        raise _OtherFront(f"{calls[-2]} between its first two linear layers")
+    z, fed = before[-1].gave, second.given
+    if z.shape == fed.shape and not torch.equal(z, fed):
+        lowest, value = z.min(), fed.flatten()[z.argmin()]
+        parameters = {"leaky_relu": float(value / lowest), "elu": float(value / lowest.expm1())}
+        for name, own in ACTIVATIONS.items():
+            parameter = parameters.get(name)
+            found, _ = own(z, None, *(() if parameter is None else (parameter,)))
+            if torch.allclose(found, fed, rtol=CLOSE, atol=CLOSE):
+                return name, parameter
+    raise _OtherFront(f"no activation that is known ahead of its linear layer {second.name!r}")
