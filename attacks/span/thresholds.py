@@ -196,6 +196,17 @@ class ONE_HIDDEN(Thresholds):
     idle_passes: int = 4  # passes without a new dual that end the search
 
 
+class OWN_UNITS(Thresholds):
+    """Images that single units give away (`attacks.span.own_units`)."""
+
+    sine: float = 0.02  # λ below which an image is one
+    entry: float = 0.05  # relative difference of a dual's entry from that of the row that gave its image away
+    same: float = 0.99  # cosine from which two duals are one
+    above_noise: float = 10.0  # of the noise of a row: rows below are not looked at
+    faintest: float = 1e-4  # of a row's norm: the least entry of the bias, by which it is divided
+    tiny: float = 1e-12  # of the largest: below it, signals that a few active units do not tell apart
+
+
 class EXTREME(Thresholds):
     """Images as vertices of the points with pixels in range (`attacks.span.search.descent`)."""
 

@@ -82,7 +82,7 @@ def test_images_come_back_where_the_parameters_are_such_a_sum():
     state = state_of(model)
     observation = Observation(model, ((state, state),), (1, 8, 8))
     knowledge = Knowledge(num_private=3, labels=(0, 1, 1), pixel_mean=(0.3,))
-    attack = get_attack("kkt", iterations=800, learning_rate=0.05, candidates=1.0)
+    attack = get_attack("kkt", iterations=800, learning_rate=0.05, candidates=1.0, device="cpu")
     problem = attack.optimization(observation, knowledge)
     sums = problem.objective.gradient_sum(images, torch.tensor([[[-0.5], [1.0], [0.7]]]), None)
     problem = replace(problem, objective=make_objective(model, (1, 8, 8), sums, [state]))

@@ -21,7 +21,7 @@ def test_the_recipe_is_watched_and_not_changed(monkeypatch):
     observed = client(mlp(32), private), private, Knowledge(num_private=3, pixel_mean=(0.3,))
     monkeypatch.setattr(headline, "RECIPE", dict.fromkeys(headline.NTK, 30))
     monkeypatch.setattr(headline, "LOOKS", {10, 30})
-    monkeypatch.setattr(headline, "ITERATIONS", 30)
+    monkeypatch.setattr(headline, "ITERATIONS", dict.fromkeys(headline.NTK, 30))
     notes = headline.follow("ntk, now", observed, 0)["notes"]
     assert [note["iteration"] for note in notes] == [10, 30] and notes[1]["seconds"] > notes[0]["seconds"]
     ended = headline.attack("ntk, now", observed, 0)["l2"]

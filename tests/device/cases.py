@@ -167,6 +167,9 @@ CASES = EVERY | {
     "span, features sought": Case(
         "span", lambda: span.client(span.Convolutional(), digits(4), 2, 4), Knowledge(num_private=4)
     ),
+    "span, one hidden layer": Case(
+        "span", lambda: client(mlp(128, depth=1), digits(6, mean=0.0), 1, lr=0.1), Knowledge(), {"starts": 20}
+    ),
     "span, few features": Case("span", lambda: pooled_client(2)[0], Knowledge(num_private=2), {"starts": 20}),
     "span, one image behind pooling": Case(
         "span", lambda: pooled_client(1)[0], Knowledge(num_private=1), {"starts": 20}

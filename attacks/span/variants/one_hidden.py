@@ -14,10 +14,12 @@ class k but for one scale.
 of assigning units and projecting, as in k-means; assignments start soft. The last turns fit the signal, too, any W₂ᵀ r,
 and any of how W₂ moved. Images still missing lie in the span that those found leave, whose points show zeros of duals.
 SPEAR (Dimitrov et al. 2024) and SPEAR++ (Bakarsky et al. 2025) look for sparse vectors, without the other value.
+Before all that, images with units of their own are read off (`own_units`): of raw pixels that may be all.
 
 **Acceptance** by what no turn has used: a dual is made as sparse as it gets by its zeros alone (`sparse_duals`), and
 counts if it has more of them than chance and choice explain, and if W₂ explains most of the rest, less well after
-several steps. Once all N duals are found, they determine every image to the rounding of the parameters.
+several steps. Once all N duals are found, they determine every image to the rounding of the parameters; before that,
+images with units of their own are returned alone.
 """
 
 from collections.abc import Sequence
@@ -31,11 +33,12 @@ from torch import Tensor
 from attacks.base import Facts, Progress
 from attacks.interface.errors import InputError
 from attacks.span.evidence.pixel_evidence import PixelEvidence
+from attacks.span.own_units import OwnUnits, peel
 from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal, RoundsApart
-from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, SPARSITY, constants_of
+from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
 from attacks.span.variants.pixels import FirstLayerVariant
 
 BATCH = 2**25  # entries of the normal matrices' factors that are held in memory at a time
@@ -62,13 +65,20 @@ class OneHiddenEvidence(PixelEvidence):
 
 @dataclass(frozen=True)
 class FoundDuals:
-    """directions: (F, N), the c of duals that passed. signals: (F, 2 C), which W₂ and its change turn into these, and
-    misfit: (F,), the share of a dual that they leave. passes: of the search."""
+    """What the search has found.
+
+    directions: (F, N), the c of duals: of images with units of their own, then of those that passed.
+    signals: (F, 2 C), which W₂ and its change turn into these.
+    misfit: (F,), the share of a dual that they leave.
+    own: images with units of their own.
+    passes: of the search.
+    """
 
     space: DualSpace
     directions: Tensor
     signals: Tensor
     misfit: Tensor
+    own: OwnUnits
     passes: int = 0
 
     @property
@@ -124,10 +134,13 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         return replace(evidence, defense=replace(defense, layers=defense.layers.noting(ignored, {})))
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> FoundDuals:
-        """Duals that pass the sparsity test and agree with W₂, from random starts for every class."""
+        """Duals of images with units of their own, and those that pass the sparsity test and agree with W₂, from random
+        starts for every class."""
         space, outputs = self._duals(evidence), self._outputs(evidence)
-        nothing = space.left.new_zeros(0, space.count)
-        found = FoundDuals(space, nothing, outputs.new_zeros(0, len(outputs)), outputs.new_zeros(0))
+        half = len(outputs) // 2
+        own = peel(space, outputs[:half] - outputs[half:] / 2)
+        directions = sharpened(space, torch.nn.functional.normalize(own.duals @ space.left))
+        found = FoundDuals(space, directions, *_explained(space, directions, outputs), own)
         first, idle = self._guesses(outputs, space.count), 0
         while found.missing and idle < ONE_HIDDEN.idle_passes and found.passes < self.options.rounds:
             progress(found.passes, self.options.rounds, float(found.missing))
@@ -152,17 +165,21 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         """The images, if all duals are found; residual: the share of its dual that W₂ does not explain."""
         number, count = len(candidates.directions), candidates.space.count
         images, misfit = candidates.images().float(), candidates.misfit.float()
-        facts: Facts = constants_of(ONE_HIDDEN, SPARSITY) | {
+        facts: Facts = constants_of(ONE_HIDDEN, OWN_UNITS, SPARSITY) | {
             "rounds": float(candidates.passes),
             "certified": float(number),
             "missing": float(candidates.missing),
         }
+        own, known = candidates.own, len(candidates.own.images)
+        facts["own_units"] = float(known)
+        needed = f"{number} of {count} duals were found, and all are needed for images that hold nothing of one another"
+        if candidates.missing and known:
+            reason = f"{known} of {count} images have units of their own; of the others, {needed}"
+            return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[known:])
         if candidates.missing:
-            return Acceptance(images, misfit, None, facts=facts).withheld(
-                f"nothing returned: {number} of {count} duals were found, and all are needed for images that hold "
-                "nothing of one another"
-            )
+            return Acceptance(images, misfit, None, facts=facts).withheld(f"nothing returned: {needed}")
         sure = candidates.sure()
+        sure[:known] = True
         accepted = Acceptance(images[sure], misfit[sure], None, facts=facts, held=images[~sure])
         nothing = f"nothing returned: the zeros of {number} duals leave all images in doubt"
         return accepted if sure.any() else replace(accepted, reason=nothing)
@@ -247,17 +264,24 @@ def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) ->
     new = _distinct(torch.cat([found.directions, rough]))
     new = rough[new[new >= known] - known][: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.tested]
     directions = torch.cat([found.directions, sharp, sharpened(space, new)])
-    duals = directions @ space.left.T
-    active = (duals.abs() > space.tolerance(directions)).to(duals)
-    signals = _fitted(duals, active, outputs)
-    misfit = ((duals - signals @ outputs) * active).norm(dim=1) / duals.norm(dim=1)
+    signals, misfit = _explained(space, directions, outputs)
     # one image leaves no unit that moved inactive: its update is its dual
     sparse = (space.zeros(directions) > space.explained_zeros()) | (space.count == 1)
     usual = misfit[sparse].quantile(0.25) if sparse.any() else misfit.new_tensor(0.0)
     agrees = sparse & (misfit < (ONE_HIDDEN.of_usual_misfit * usual).clamp(*ONE_HIDDEN.misfit))
     kept = agrees.nonzero()[:, 0]
     kept = kept[space.passing(directions[kept])] if space.count > 1 else kept[:1]
-    return FoundDuals(space, directions[kept], signals[kept], misfit[kept], found.passes + 1)
+    own = torch.arange(len(found.own.images), device=kept.device)
+    kept = torch.cat([own, kept[kept >= len(own)]])
+    return FoundDuals(space, directions[kept], signals[kept], misfit[kept], found.own, found.passes + 1)
+
+
+def _explained(space: DualSpace, directions: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The signals (F, C) that explain the entries of duals that are not zero, and the share (F,) that they leave."""
+    duals = directions @ space.left.T
+    active = (duals.abs() > space.tolerance(directions)).to(duals)
+    signals = _fitted(duals, active, outputs)
+    return signals, ((duals - signals @ outputs) * active).norm(dim=1) / duals.norm(dim=1)
 
 
 def _typical(signals: Tensor, guesses: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def test_gradient_matching_simulates_the_mode_that_the_statistics_tell(training)
     model, images, labels, pair = client(training)
     kept = copy.deepcopy(pair[0])
     known = Knowledge(num_private=3, pixel_mean=(0.0,), learning_rate=LR, steps=1, labels=tuple(labels.tolist()))
-    attack = get_attack("gradient_matching", precision="float64", total_variation=0.0)
+    attack = get_attack("gradient_matching", precision="float64", total_variation=0.0, device="cpu")
 
     def distance(final):
         problem, _ = attack.matching(Observation(model, ((pair[0], final),), SHAPE), known, torch.Generator())

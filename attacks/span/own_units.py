@@ -1,0 +1,97 @@
+"""Images that have units of their own: they are read off single rows of a first layer's update, and peeled off it.
+
+With one hidden layer of ReLU, one step leaves [ΔW | Δb] = Σ_i d_i x̃_iᵀ, x̃_i = [x_i; 1], d_i = s_i · m_i ∘ W₂ᵀ r_i
+(`variants.one_hidden`). The row of a unit that image i alone activates is d_iw x̃_i: divided by its last entry, it is
+the image. Raw pixels have much in common, which decides for most units whether all images activate them or none, and
+some of those between have one image alone. Subtracting what is known of an image leaves others alone on further units,
+as the cascade of 2026 does (docs/records/published.md).
+
+**Test.** A row of several images, divided by its last entry, is a mean of them. But an image x tells its units m(x),
+and its dual is of the C dimensions m(x) ∘ W₂ᵀ r: that they meet the N dimensions of the update's columns is no chance.
+The sine of the angle between both,
+
+    λ(x) = min_r ‖(1 − L Lᵀ)(m(x) ∘ W₂ᵀ r)‖ / ‖m(x) ∘ W₂ᵀ r‖,
+
+is rounding for an image, and near 1 for a mean of images. Wedderburn's rank reduction, x̃ᵀ Δ⁺ d = 1, then gives the
+dual its length, and the entry of the unit that gave x away has to be the row's: two tests that share nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attacks.span.search.descent import first_of_near
+from attacks.span.sparse_duals import DualSpace
+from attacks.span.thresholds import OWN_UNITS
+
+BATCH = 2**25  # entries of masked output weights that are held in memory at a time
+
+
+@dataclass(frozen=True)
+class OwnUnits:
+    """Images that units of their own gave away.
+
+    images: (F, in).
+    duals: (F, W), d.
+    sines: (F,), λ; infinite where the dual's entry at the unit is not that of the row.
+    """
+
+    images: Tensor
+    duals: Tensor
+    sines: Tensor
+
+    def chosen(self, which: list[int]) -> "OwnUnits":
+        return OwnUnits(self.images[which], self.duals[which], self.sines[which])
+
+    def joined(self, others: "OwnUnits") -> "OwnUnits":
+        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
+        return OwnUnits(*(torch.cat(pair) for pair in pairs))
+
+
+def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:
+    """The images that units of their own give away, in the order of their discovery, each once.
+
+    outputs: W₂ (C, W) at the parameters sent, of the units that moved.
+    """
+    core = torch.diag(space.values)  # of what is not peeled off yet, between L and Vᵀ
+    found = OwnUnits(space.rows[:0, :-1], space.left.T[:0], space.values[:0])
+    noise = OWN_UNITS.above_noise * space.noise * space.rows.shape[1] ** 0.5
+    while len(found.images) < space.count:
+        left = space.left @ core @ space.rows
+        size, last = left.norm(dim=1), left[:, -1].abs()
+        units = ((size > noise) & (last > OWN_UNITS.faintest * size)).nonzero()[:, 0]
+        units = units[last[units].argsort(descending=True, stable=True)]  # the largest entry blurs its image least
+        tested = _tested(space, outputs, left, units)
+        tested = tested.chosen((tested.sines < OWN_UNITS.sine).nonzero()[:, 0].tolist())
+        duals = torch.nn.functional.normalize(torch.cat([found.duals, tested.duals]))
+        first = first_of_near((duals @ duals.T).abs() > OWN_UNITS.same)
+        new = tested.chosen((first[first >= len(found.duals)] - len(found.duals)).tolist())
+        if not len(new.images):
+            break
+        found = found.joined(new)
+        core = core - (new.duals @ space.left).T @ (pad(new.images, (0, 1), value=1.0) @ space.rows.T)
+    return found
+
+
+def _tested(space: DualSpace, outputs: Tensor, left: Tensor, units: Tensor) -> OwnUnits:
+    """What the rows of the units (T,) in what is left of the update (W, in + 1) may give away."""
+    points = left[units] / left[units, -1:]
+    active = (points @ space.ends[0].T > 0).to(points)
+    duals, sines = [points.new_zeros(0, len(left))], [points.new_zeros(0)]
+    for part in active.split(max(1, BATCH // outputs.numel())):
+        masked = part[:, None] * outputs
+        gram, inside = masked @ masked.mT, masked @ space.left
+        size, turn = torch.linalg.eigh(gram)
+        white = turn * size.clamp_min(OWN_UNITS.tiny * size[:, -1:]).clamp_min(1e-300).rsqrt()[:, None]
+        outside, angles = torch.linalg.eigh(white.mT @ (gram - inside @ inside.mT) @ white)
+        duals.append(((white @ angles[:, :, :1]).mT @ masked)[:, 0])
+        sines.append(outside[:, 0].clamp_min(0).sqrt())
+    dual = torch.cat(duals)
+    length = ((points @ space.rows.T / space.values) * (dual @ space.left)).sum(1, keepdim=True)
+    dual = dual / length
+    entries = left[units, -1]
+    agrees = (dual.gather(1, units[:, None])[:, 0] - entries).abs() < OWN_UNITS.entry * entries.abs()
+    return OwnUnits(points[:, :-1], dual, torch.cat(sines).masked_fill(~agrees, math.inf))
