@@ -253,8 +253,8 @@ def high_frequencies(images: Tensor) -> Tensor:
 
     At frequencies (u, v), in radians per pixel, the weight is (1 − cos²(u/2) cos²(v/2))²: none at 0, 1 at the highest.
     """
-    line = images.new_full((3,), 0.25)  # filled on the device: a graph cannot hold a copy from the host
-    line[1] = 0.5
+    # computed on the device: a CUDA graph cannot hold a copy from the host, nor a number that is set in a tensor
+    line = 0.5 - 0.25 * torch.arange(-1, 2, device=images.device, dtype=images.dtype).abs()
     channels = images.shape[1]
     kernel = (line[:, None] * line).expand(channels, 1, 3, 3)
     blurred = F.conv2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), kernel, groups=channels)

@@ -224,6 +224,8 @@ class SaysCuda(TorchFunctionMode):
             return args[0].cpu().tolist()
         if func in (Tensor.numpy, Tensor.__array__) and isinstance(args[0], CardTensor):
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        if func is Tensor.__setitem__ and isinstance(args[0], CardTensor) and isinstance(args[2], (bool, int, float)):
+            args = (*args[:2], torch.tensor(args[2], dtype=args[0].dtype))  # as CUDA does: a copy from the host
         return func(*map(_on_the_card, args), **{name: _on_the_card(value) for name, value in (kwargs or {}).items()})
 
 

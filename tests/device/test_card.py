@@ -51,6 +51,7 @@ WAITS = {
     "back": (lambda on: on.cpu(), ["download"]),
     "into a tensor of the host": (lambda on: torch.zeros(2, 3).copy_(on), ["download"]),
     "from numbers": (lambda on: torch.tensor([1.0, 2.0], device=on.device), ["upload"]),
+    "a number that is set": (lambda on: on.__setitem__((0, 1), 2.0), ["upload"]),
     "new_tensor": (lambda on: on.new_tensor([1.0, 2.0]), ["upload"]),
     "there": (lambda on: torch.ones(2).to(on.device), ["upload"]),
     "a list of indices": (lambda on: on[[0, 1]], ["upload"]),
