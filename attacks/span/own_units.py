@@ -16,7 +16,6 @@ is rounding for an image, and near 1 for a mean of images. Wedderburn's rank red
 dual its length, and the entry of the unit that gave x away has to be the row's: two tests that share nothing.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +25,7 @@ from torch.nn.functional import pad
 from attacks.span.search.descent import first_of_near
 from attacks.span.sparse_duals import DualSpace
 from attacks.span.thresholds import OWN_UNITS
+from attacks.update.spectrum import TINY
 
 BATCH = 2**25  # entries of masked output weights that are held in memory at a time
 
@@ -36,7 +36,7 @@ class OwnUnits:
 
     images: (F, in).
     duals: (F, W), d.
-    sines: (F,), λ; infinite where the dual's entry at the unit is not that of the row.
+    sines: (F,), λ.
     """
 
     images: Tensor
@@ -63,21 +63,29 @@ def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:
         left = space.left @ core @ space.rows
         size, last = left.norm(dim=1), left[:, -1].abs()
         units = ((size > noise) & (last > OWN_UNITS.faintest * size)).nonzero()[:, 0]
-        units = units[last[units].argsort(descending=True, stable=True)]  # the largest entry blurs its image least
-        tested = _tested(space, outputs, left, units)
-        tested = tested.chosen((tested.sines < OWN_UNITS.sine).nonzero()[:, 0].tolist())
-        duals = torch.nn.functional.normalize(torch.cat([found.duals, tested.duals]))
-        first = first_of_near((duals @ duals.T).abs() > OWN_UNITS.same)
-        new = tested.chosen((first[first >= len(found.duals)] - len(found.duals)).tolist())
-        if not len(new.images):
+        tested, misses = _tested(space, outputs, left, units)
+        # what an image takes over from others it hands on: those that take least come first
+        rounds = (_new(found, tested, misses.masked_fill(misses > most, torch.inf)) for most in OWN_UNITS.entry)
+        new = next((own for own in rounds if len(own.images)), None)
+        if new is None:
             break
         found = found.joined(new)
         core = core - (new.duals @ space.left).T @ (pad(new.images, (0, 1), value=1.0) @ space.rows.T)
     return found
 
 
-def _tested(space: DualSpace, outputs: Tensor, left: Tensor, units: Tensor) -> OwnUnits:
-    """What the rows of the units (T,) in what is left of the update (W, in + 1) may give away."""
+def _new(found: OwnUnits, tested: OwnUnits, misses: Tensor) -> OwnUnits:
+    """Those of the tested images (T,) that pass and are not found yet, each once, of the least miss (T,)."""
+    order = misses.argsort(stable=True)
+    passed = tested.chosen(order[((tested.sines < OWN_UNITS.sine) & misses.isfinite())[order]].tolist())
+    duals = torch.nn.functional.normalize(torch.cat([found.duals, passed.duals]))
+    first = first_of_near((duals @ duals.T).abs() > OWN_UNITS.same)
+    return passed.chosen((first[first >= len(found.duals)] - len(found.duals)).tolist())
+
+
+def _tested(space: DualSpace, outputs: Tensor, left: Tensor, units: Tensor) -> tuple[OwnUnits, Tensor]:
+    """What the rows of the units (T,) in what is left of the update (W, in + 1) may give away, and by what share (T,)
+    the entry of the dual misses that of the row."""
     points = left[units] / left[units, -1:]
     active = (points @ space.ends[0].T > 0).to(points)
     duals, sines = [points.new_zeros(0, len(left))], [points.new_zeros(0)]
@@ -85,7 +93,7 @@ def _tested(space: DualSpace, outputs: Tensor, left: Tensor, units: Tensor) -> O
         masked = part[:, None] * outputs
         gram, inside = masked @ masked.mT, masked @ space.left
         size, turn = torch.linalg.eigh(gram)
-        white = turn * size.clamp_min(OWN_UNITS.tiny * size[:, -1:]).clamp_min(1e-300).rsqrt()[:, None]
+        white = turn * size.clamp_min(OWN_UNITS.tiny * size[:, -1:]).clamp_min(TINY).rsqrt()[:, None]
         outside, angles = torch.linalg.eigh(white.mT @ (gram - inside @ inside.mT) @ white)
         duals.append(((white @ angles[:, :, :1]).mT @ masked)[:, 0])
         sines.append(outside[:, 0].clamp_min(0).sqrt())
@@ -93,5 +101,5 @@ def _tested(space: DualSpace, outputs: Tensor, left: Tensor, units: Tensor) -> O
     length = ((points @ space.rows.T / space.values) * (dual @ space.left)).sum(1, keepdim=True)
     dual = dual / length
     entries = left[units, -1]
-    agrees = (dual.gather(1, units[:, None])[:, 0] - entries).abs() < OWN_UNITS.entry * entries.abs()
-    return OwnUnits(points[:, :-1], dual, torch.cat(sines).masked_fill(~agrees, math.inf))
+    misses = (dual.gather(1, units[:, None])[:, 0] - entries).abs() / entries.abs()
+    return OwnUnits(points[:, :-1], dual, torch.cat(sines)), misses

@@ -94,6 +94,11 @@ class Watched(GraphedAdam):
             self.began = work_seconds()
 
 
+def card() -> str:
+    """What `device: auto` computes on."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
 def within(private: Tensor, found: Tensor, bound: float) -> int:
     """How many private images have a candidate of their own within an L2 distance."""
     return int((matched_l2(private, found)[0] <= bound).sum())
@@ -142,7 +147,7 @@ def add_lines(out: Path, root: Path, part: str, settings: Sequence[Setting], nam
                 found = attack(name, client, setting.seed)
             else:
                 found = follow_span(client, setting.seed) if name == "span" else follow(name, client, setting.seed)
-            line = {"part": part, **vars(setting), "attack": name, **found}
+            line = {"part": part, **vars(setting), "attack": name, **found, "device": card()}
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -180,14 +185,19 @@ def draw(lines: list[dict], path: Path) -> None:
             if not own:
                 axis.set_axis_off()
         row[0].set_ylabel("L2, easiest image first")
+    devices = sorted({line["device"] for line in notes})
+    timed = devices[0] if devices else ""  # seconds of one machine alone; capitals come first, a card before a CPU
     for axis, key in zip(axes[-1], ("iteration", "seconds"), strict=False):
         for line in notes:
             found = pd.DataFrame(line["notes"])
+            if key == "seconds" and line["device"] != timed:
+                continue
             if len(found) == 1 and key == "seconds":
                 axis.plot(found[key], found["within_2"], "*", color=colours[line["attack"]], markersize=9)
             elif len(found) > 1:
                 axis.plot(found[key], found["within_2"], color=colours[line["attack"]], linewidth=1.2)
-        axis.set(xscale="log", ylim=(0, 21), title="mnist, width 1024, 20 images", xlabel=key)
+        label = key if key == "iteration" else f"seconds, {timed}"
+        axis.set(xscale="log", ylim=(0, 21), title="mnist, width 1024, 20 images", xlabel=label)
     axes[-1][0].set_ylabel("images within L2 2")
     for axis in axes[-1][2:]:
         axis.set_axis_off()

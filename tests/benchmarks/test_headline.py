@@ -36,7 +36,7 @@ def test_the_table_has_a_share_within_each_bound():
 
 @pytest.mark.parametrize("part", ["curves", "recipe"])
 def test_the_figure_is_drawn_of_what_there_is(part, tmp_path):
-    base = {"part": part, "data": "mnist", "width": 1024, "images": 20, "seed": 0, "attack": "span"}
+    base = {"part": part, "data": "mnist", "width": 1024, "images": 20, "seed": 0, "attack": "span", "device": "cpu"}
     notes = [{"iteration": 0, "seconds": 1.0, "within_1": 20, "within_2": 20}]
     headline.draw([base | ({"l2": [0.1] * 20} if part == "curves" else {"notes": notes})], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000

@@ -2,8 +2,8 @@
 
 `card` shows on any machine that attacks keep to CUDA's rules; kernels and their rounding, graphs, streams and random
 numbers are seen here alone. With a card, the other tests of attacks run on it, too: `device: auto` takes it. They say
-what `span` finds there: its searches, cut short as here, end elsewhere when the last digit changes, and so does training
-behind BatchNorm.
+what `span` finds there: its searches, cut short as here, end elsewhere when the last digit changes, and so does
+training behind BatchNorm.
 """
 
 import pytest

@@ -55,6 +55,16 @@ def test_several_steps_give_none_as_duals_are_no_longer_those_of_one_network():
     assert not len(peeled(client(network(), digits(12, mean=0.0), batch=12, epochs=4)).images)
 
 
+def test_an_image_that_no_unit_takes_is_not_looked_at():
+    """All units are shut where the biases are low, but for one that an image opens by its brightest pixel."""
+    model, images = network(8), digits(1, mean=0.0)
+    nn.init.constant_(model[1].bias, -10.0)
+    with torch.no_grad():
+        model[1].bias[3] = 10.0
+    found = peeled(client(model, images, batch=1, epochs=1))
+    assert len(found.images) <= 1 and found.images.isfinite().all()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_that_are_mixtures_give_none(seed):
     """Five directions of the update, mixed anew: every row is a mean of images of nobody."""
