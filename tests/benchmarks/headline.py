@@ -181,9 +181,9 @@ def draw(lines: list[dict], path: Path) -> None:
             own = [line for line in curves if (line["data"], line["width"], line["images"]) == (data, width, size)]
             for line in own:
                 axis.plot(range(1, size + 1), line["l2"], color=colours[line["attack"]], linewidth=1.5)
-            axis.set(title=f"{data}, width {width}, {size} images", ylim=(0, None))
-            if not own:
-                axis.set_axis_off()
+            axis.set(title=f"{data}, width {width}, {size} images")
+            axis.set_ylim(-0.04 * axis.get_ylim()[1])  # exact images lie on the line of 0, which the frame would hide
+            axis.set_visible(bool(own))
         row[0].set_ylabel("L2, easiest image first")
     devices = sorted({line["device"] for line in notes})
     timed = devices[0] if devices else ""  # seconds of one machine alone; capitals come first, a card before a CPU
