@@ -12,8 +12,11 @@ The sine of the angle between both,
 
     λ(x) = min_r ‖(1 − L Lᵀ)(m(x) ∘ W₂ᵀ r)‖ / ‖m(x) ∘ W₂ᵀ r‖,
 
-is rounding for an image, and near 1 for a mean of images. Wedderburn's rank reduction, x̃ᵀ Δ⁺ d = 1, then gives the
-dual its length, and the entry of the unit that gave x away has to be the row's: two tests that share nothing.
+is rounding for an image, and near 1 for a mean of images. Wedderburn's rank reduction, x̃ᵀ Δ⁺ d = 1, gives the dual its
+length; its entry at the unit then has to be the row's.
+
+**Resolution.** A mean with so little of another image that it opens the same units passes. In W units that is a share of
+about π / W: nothing in a thousand, a shadow in fifty. In narrow layers two rows have to give the same image away.
 """
 
 from dataclasses import dataclass
@@ -64,7 +67,7 @@ def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:
         size, last = left.norm(dim=1), left[:, -1].abs()
         units = ((size > noise) & (last > OWN_UNITS.faintest * size)).nonzero()[:, 0]
         tested, misses = _tested(space, outputs, left, units)
-        # what an image takes over from others it hands on: those that take least come first
+        # what an image has of others it hands on to those after it: the cleanest come first
         rounds = (_new(found, tested, misses.masked_fill(misses > most, torch.inf)) for most in OWN_UNITS.entry)
         new = next((own for own in rounds if len(own.images)), None)
         if new is None:
@@ -78,6 +81,9 @@ def _new(found: OwnUnits, tested: OwnUnits, misses: Tensor) -> OwnUnits:
     """Those of the tested images (T,) that pass and are not found yet, each once, of the least miss (T,)."""
     order = misses.argsort(stable=True)
     passed = tested.chosen(order[((tested.sines < OWN_UNITS.sine) & misses.isfinite())[order]].tolist())
+    if tested.duals.shape[1] < OWN_UNITS.units:
+        again = torch.cdist(passed.images, passed.images) < OWN_UNITS.again * passed.images.norm(dim=1, keepdim=True)
+        passed = passed.chosen((again.sum(1) > 1).nonzero()[:, 0].tolist())
     duals = torch.nn.functional.normalize(torch.cat([found.duals, passed.duals]))
     first = first_of_near((duals @ duals.T).abs() > OWN_UNITS.same)
     return passed.chosen((first[first >= len(found.duals)] - len(found.duals)).tolist())

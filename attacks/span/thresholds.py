@@ -202,6 +202,8 @@ class OWN_UNITS(Thresholds):
     sine: float = 0.02  # λ below which an image is one
     # relative difference of a dual's entry from that of the row that gave its image away; the next where none is left
     entry: tuple[float, ...] = (1e-6, 1e-4, 1e-2, 0.05)
+    units: int = 200  # that moved, from which one row suffices to give an image away
+    again: float = 0.01  # relative distance up to which two rows give the same image away
     same: float = 0.99  # cosine from which two duals are one
     above_noise: float = 10.0  # of the noise of a row: rows below are not looked at
     faintest: float = 1e-4  # of a row's norm: the least entry of the bias, by which it is divided

@@ -7,7 +7,7 @@ from torch import nn
 from attacks import Knowledge
 from attacks.span.own_units import peel
 from attacks.span.sparse_duals import DualSpace
-from attacks.span.thresholds import ONE_HIDDEN
+from attacks.span.thresholds import ONE_HIDDEN, OWN_UNITS
 from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import client, run
@@ -65,6 +65,14 @@ def test_an_image_that_no_unit_takes_is_not_looked_at():
     assert len(found.images) <= 1 and found.images.isfinite().all()
 
 
+def test_in_a_narrow_layer_two_rows_have_to_agree(monkeypatch):
+    """One row may be of an image that has a third of another, and opens the same units."""
+    observation = client(network(64), digits(24, mean=0.0), batch=24, epochs=1, lr=0.1)
+    few = peeled(observation)
+    monkeypatch.setattr(OWN_UNITS, "units", 0)
+    assert len(peeled(observation).images) > len(few.images)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_that_are_mixtures_give_none(seed):
     """Five directions of the update, mixed anew: every row is a mean of images of nobody."""
@@ -81,7 +89,7 @@ def test_where_duals_are_missing_images_with_units_of_their_own_are_returned_alo
     """No pass of the search: the rest is named, and what is returned are images."""
     monkeypatch.setattr(ONE_HIDDEN, "idle_passes", 0)
     images = digits(40, mean=0.0)
-    found = run(client(network(128), images, batch=40, epochs=1), Knowledge(num_private=40))
+    found = run(client(network(200), images, batch=40, epochs=1), Knowledge(num_private=40))
     returned = len(found.images)
     assert 0 < returned < 40 and f"{returned} of 40 images have units of their own" in " ".join(found.warnings)
     assert found.facts["own_units"] == returned
