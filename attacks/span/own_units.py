@@ -15,8 +15,8 @@ The sine of the angle between both,
 is rounding for an image, and near 1 for a mean of images. Wedderburn's rank reduction, x̃ᵀ Δ⁺ d = 1, gives the dual its
 length; its entry at the unit then has to be the row's.
 
-**Resolution.** A mean with so little of another image that it opens the same units passes. In W units that is a share of
-about π / W: nothing in a thousand, a shadow in fifty. In narrow layers two rows have to give the same image away.
+**Resolution.** A mean with so little of another image that it opens the same units passes. In W units that is a share
+of about π / W: nothing in a thousand, a shadow in fifty. In narrow layers two rows have to give the same image away.
 """
 
 from dataclasses import dataclass

