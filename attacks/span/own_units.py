@@ -62,6 +62,9 @@ def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:
     core = torch.diag(space.values)  # of what is not peeled off yet, between L and Vᵀ
     found = OwnUnits(space.rows[:0, :-1], space.left.T[:0], space.values[:0])
     noise = OWN_UNITS.above_noise * space.noise * space.rows.shape[1] ** 0.5
+    crowded = len(outputs) + space.count > OWN_UNITS.dimensions * len(space.left)  # where spaces may meet by chance
+    if crowded or len(outputs) > OWN_UNITS.outputs:
+        return found
     while len(found.images) < space.count:
         left = space.left @ core @ space.rows
         size, last = left.norm(dim=1), left[:, -1].abs()

@@ -202,9 +202,12 @@ class OWN_UNITS(Thresholds):
     sine: float = 0.02  # λ below which an image is one
     # relative difference of a dual's entry from that of the row that gave its image away; the next where none is left
     entry: tuple[float, ...] = (1e-6, 1e-4, 1e-2, 0.05)
+    dimensions: float = 0.5  # of the units that moved: the most that images and outputs may have together
+    outputs: int = 128  # more make the test slow
     units: int = 200  # that moved, from which one row suffices to give an image away
     again: float = 0.01  # relative distance up to which two rows give the same image away
     same: float = 0.99  # cosine from which two duals are one
+    off: float = 0.1  # relative distance from which all duals together contradict the image that a row gave away
     above_noise: float = 10.0  # of the noise of a row: rows below are not looked at
     faintest: float = 1e-4  # of a row's norm: the least entry of the bias, by which it is divided
     tiny: float = 1e-12  # of the largest: below it, signals that a few active units do not tell apart

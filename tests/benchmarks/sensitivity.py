@@ -50,6 +50,7 @@ NOT_RUN = (
     thresholds.FROZEN_BODY,
     thresholds.MAP_INVERSION,
     thresholds.ONE_HIDDEN,
+    thresholds.OWN_UNITS,
     thresholds.MAP_KERNEL,
     thresholds.MAP_SEARCH,
     thresholds.MOMENTUM,

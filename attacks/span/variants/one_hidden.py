@@ -84,7 +84,15 @@ class FoundDuals:
     @property
     def missing(self) -> int:
         """How many duals were not found."""
-        return self.space.count - len(self.directions)
+        return max(0, self.space.count - len(self.directions))
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether the duals are those of all images: as many, and what they make of images with units of their own is
+        what these are. One that is a mixture would change all images."""
+        own = self.own.images
+        off = (self.images()[: len(own)] - own).norm(dim=1) > OWN_UNITS.off * own.norm(dim=1)
+        return self.space.count == len(self.directions) and not bool(off.any())
 
     def from_what_is_left(self, generator: torch.Generator) -> Tensor:
         """The sparsest c (M, N) on the units that random points leave inactive of the span of the images missing."""
@@ -172,11 +180,15 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         }
         own, known = candidates.own, len(candidates.own.images)
         facts["own_units"] = float(known)
-        needed = f"{number} of {count} duals were found, and all are needed for images that hold nothing of one another"
-        if candidates.missing and known:
+        needed = (
+            f"{number} of {count} duals were found, and all are needed for images that hold nothing of one another"
+            if candidates.missing
+            else f"one of the {number} duals that were found is a mixture"
+        )
+        if not candidates.complete and known:
             reason = f"{known} of {count} images have units of their own; of the others, {needed}"
             return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[known:])
-        if candidates.missing:
+        if not candidates.complete:
             return Acceptance(images, misfit, None, facts=facts).withheld(f"nothing returned: {needed}")
         sure = candidates.sure()
         sure[:known] = True

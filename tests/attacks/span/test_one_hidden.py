@@ -7,7 +7,10 @@ from torch import nn
 
 from attacks import Knowledge, Observation
 from attacks.interface.errors import InputError
-from attacks.span.variants.one_hidden import two_valued
+from attacks.span.own_units import OwnUnits
+from attacks.span.sparse_duals import DualSpace
+from attacks.span.variants.one_hidden import FoundDuals, two_valued
+from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import digits, nearest
 from tests.attacks.span.conftest import SHAPE, client, history, run
 
@@ -120,3 +123,19 @@ def test_a_vector_of_two_known_values_is_found_in_a_random_space():
     best = found[miss.argmin()]
     assert miss.min() < 1e-6
     assert torch.allclose((left @ best).abs(), dual.abs() / dual.norm(), atol=1e-4)
+
+
+@pytest.mark.parametrize(("wrong", "complete"), [(False, True), (True, False)])
+def test_a_mixture_among_the_duals_is_seen_by_an_image_with_units_of_its_own(wrong, complete):
+    """Of six duals the last one is its sum with the fifth: as many as images, and all images would change."""
+    images, observation = digits(6).flatten(1).double(), client(network(), digits(6), batch=6, epochs=1)
+    ((sent, returned),) = observation.pairs
+    first, last = (torch.cat([s["1.weight"], s["1.bias"][:, None]], 1).double() for s in (sent, returned))
+    space = DualSpace.of(first, last, Spectrum.of(last - first), 6)
+    duals = torch.linalg.pinv(space.coordinates(images)).T
+    if wrong:
+        duals[5] = duals[4] + duals[5]
+    own = OwnUnits(images[4:5], space.left.new_zeros(1, len(space.left)), space.values[:1])
+    directions, nothing = duals[[4, 0, 1, 2, 3, 5]], duals.new_zeros(6, 20)
+    found = FoundDuals(space, torch.nn.functional.normalize(directions), nothing, nothing[:, 0], own)
+    assert found.missing == 0 and found.complete is complete

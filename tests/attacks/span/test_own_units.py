@@ -65,9 +65,17 @@ def test_an_image_that_no_unit_takes_is_not_looked_at():
     assert len(found.images) <= 1 and found.images.isfinite().all()
 
 
+def test_nothing_is_sought_where_the_two_spaces_may_meet_by_chance(monkeypatch):
+    """16 images and 10 outputs leave 24 of 50 units; and of many outputs the test would take minutes."""
+    assert not len(peeled(client(network(50), digits(16, mean=0.0), batch=16, epochs=1)).images)
+    observation = client(network(), digits(4, mean=0.0), batch=4, epochs=1)
+    monkeypatch.setattr(OWN_UNITS, "outputs", 9)
+    assert not len(peeled(observation).images)
+
+
 def test_in_a_narrow_layer_two_rows_have_to_agree(monkeypatch):
     """One row may be of an image that has a third of another, and opens the same units."""
-    observation = client(network(64), digits(24, mean=0.0), batch=24, epochs=1, lr=0.1)
+    observation = client(network(64), digits(12, mean=0.0), batch=12, epochs=1, lr=0.1)
     few = peeled(observation)
     monkeypatch.setattr(OWN_UNITS, "units", 0)
     assert len(peeled(observation).images) > len(few.images)
