@@ -67,7 +67,7 @@ class OneHiddenEvidence(PixelEvidence):
 class FoundDuals:
     """What the search has found.
 
-    directions: (F, N), the c of duals: of images with units of their own, then of those that passed.
+    directions: (F, N), the c of duals that passed.
     signals: (F, 2 C), which W₂ and its change turn into these.
     misfit: (F,), the share of a dual that they leave.
     own: images with units of their own.
@@ -87,12 +87,16 @@ class FoundDuals:
         return max(0, self.space.count - len(self.directions))
 
     @cached_property
-    def complete(self) -> bool:
-        """Whether the duals are those of all images: as many, and what they make of images with units of their own is
-        what these are. One that is a mixture would change all images."""
+    def own_near(self) -> Tensor:
+        """(F, K) bool: whether what the duals make of an image is what a unit of its own gave away as one of K."""
         own = self.own.images
-        off = (self.images()[: len(own)] - own).norm(dim=1) > OWN_UNITS.off * own.norm(dim=1)
-        return self.space.count == len(self.directions) and not bool(off.any())
+        return torch.cdist(self.images(), own) < OWN_UNITS.off * own.norm(dim=1)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the duals are those of all images: as many, and they give the images that have units of their own.
+        One that is a mixture would change all images."""
+        return self.space.count == len(self.directions) and bool(self.own_near.any(0).all())
 
     def from_what_is_left(self, generator: torch.Generator) -> Tensor:
         """The sparsest c (M, N) on the units that random points leave inactive of the span of the images missing."""
@@ -148,7 +152,11 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         half = len(outputs) // 2
         own = peel(space, outputs[:half] - outputs[half:] / 2)
         directions = sharpened(space, torch.nn.functional.normalize(own.duals @ space.left))
-        found = FoundDuals(space, directions, *_explained(space, directions, outputs), own)
+        nothing = outputs.new_zeros(len(directions), len(outputs))
+        found = FoundDuals(space, directions, nothing, own.sines, own)
+        if found.missing:  # its images are no less certain, but its duals may be rough: they have to pass as others do
+            nobody = FoundDuals(space, directions[:0], nothing[:0], own.sines[:0], own, -1)
+            found = _merged(nobody, directions[:0], directions, outputs)
         first, idle = self._guesses(outputs, space.count), 0
         while found.missing and idle < ONE_HIDDEN.idle_passes and found.passes < self.options.rounds:
             progress(found.passes, self.options.rounds, float(found.missing))
@@ -178,7 +186,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             "certified": float(number),
             "missing": float(candidates.missing),
         }
-        own, known = candidates.own, len(candidates.own.images)
+        own, known, near = candidates.own, len(candidates.own.images), candidates.own_near.any(1)
         facts["own_units"] = float(known)
         needed = (
             f"{number} of {count} duals were found, and all are needed for images that hold nothing of one another"
@@ -187,11 +195,10 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         )
         if not candidates.complete and known:
             reason = f"{known} of {count} images have units of their own; of the others, {needed}"
-            return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[known:])
+            return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[~near])
         if not candidates.complete:
             return Acceptance(images, misfit, None, facts=facts).withheld(f"nothing returned: {needed}")
-        sure = candidates.sure()
-        sure[:known] = True
+        sure = candidates.sure() | near
         accepted = Acceptance(images[sure], misfit[sure], None, facts=facts, held=images[~sure])
         nothing = f"nothing returned: the zeros of {number} duals leave all images in doubt"
         return accepted if sure.any() else replace(accepted, reason=nothing)
@@ -276,24 +283,17 @@ def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) ->
     new = _distinct(torch.cat([found.directions, rough]))
     new = rough[new[new >= known] - known][: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.tested]
     directions = torch.cat([found.directions, sharp, sharpened(space, new)])
-    signals, misfit = _explained(space, directions, outputs)
+    duals = directions @ space.left.T
+    active = (duals.abs() > space.tolerance(directions)).to(duals)
+    signals = _fitted(duals, active, outputs)
+    misfit = ((duals - signals @ outputs) * active).norm(dim=1) / duals.norm(dim=1)
     # one image leaves no unit that moved inactive: its update is its dual
     sparse = (space.zeros(directions) > space.explained_zeros()) | (space.count == 1)
     usual = misfit[sparse].quantile(0.25) if sparse.any() else misfit.new_tensor(0.0)
     agrees = sparse & (misfit < (ONE_HIDDEN.of_usual_misfit * usual).clamp(*ONE_HIDDEN.misfit))
     kept = agrees.nonzero()[:, 0]
     kept = kept[space.passing(directions[kept])] if space.count > 1 else kept[:1]
-    own = torch.arange(len(found.own.images), device=kept.device)
-    kept = torch.cat([own, kept[kept >= len(own)]])
     return FoundDuals(space, directions[kept], signals[kept], misfit[kept], found.own, found.passes + 1)
-
-
-def _explained(space: DualSpace, directions: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """The signals (F, C) that explain the entries of duals that are not zero, and the share (F,) that they leave."""
-    duals = directions @ space.left.T
-    active = (duals.abs() > space.tolerance(directions)).to(duals)
-    signals = _fitted(duals, active, outputs)
-    return signals, ((duals - signals @ outputs) * active).norm(dim=1) / duals.norm(dim=1)
 
 
 def _typical(signals: Tensor, guesses: Tensor) -> Tensor:
