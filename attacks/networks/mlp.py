@@ -114,7 +114,7 @@ _MODULES: dict[type[nn.Module], str] = {
 _FUNCTIONS = {
     call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
 } | {F.leaky_relu: "leaky_relu", F.elu: "elu", F.silu: "silu", F.gelu: "gelu"}
-PARAMETERS = {"leaky_relu": ("negative_slope", 0.01), "elu": ("alpha", 1.0)}  # torch's names and values
+_PARAMETERS = {"leaky_relu": ("negative_slope", 0.01), "elu": ("alpha", 1.0)}  # torch's names and values
 
 _Called = tuple[str, float | None]  # an activation's name and its parameter, if it has one
 
@@ -127,9 +127,9 @@ def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
     if name == "gelu":
         approximate = node.kwargs.get("approximate", "none") if module is None else module.approximate
         return "gelu" if approximate == "none" else "gelu_tanh", None
-    if name not in PARAMETERS:
+    if name not in _PARAMETERS:
         return None if name is None else (name, None)
-    key, default = PARAMETERS[name]
+    key, default = _PARAMETERS[name]
     called: Any = node.kwargs.get(key, node.args[1] if len(node.args) > 1 else default)
     return name, float(called if module is None else getattr(module, key))
 
@@ -201,7 +201,7 @@ class FrontLayers:
     def activate(self) -> Activation:
         """(σ, σ') at z."""
         known = ACTIVATIONS[self.activation]
-        return known if self.parameter is None else partial(known, **{PARAMETERS[self.activation][0]: self.parameter})
+        return known if self.parameter is None else partial(known, **{_PARAMETERS[self.activation][0]: self.parameter})
 
 
 @dataclass(frozen=True)
