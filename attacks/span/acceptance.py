@@ -13,7 +13,8 @@ change along the free directions, m equations and K directions,
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
 (ordinary least squares). Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all N − 1
 directions are free says whether the duals that fix x are those of images, and the zeros of its own dual whether it is
-the image of this dual. Images that a client first used after some steps fit the parameters of then: F is taken where it
+the image of this dual. A search may end before its minimum: candidates first go on along their free directions, by
+Gauss-Newton steps, until one is shorter than E, and what the next one would move them by counts in E. Images that a client first used after some steps fit the parameters of then: F is taken where it
 is lowest on the way from the sent to the returned. Where all N duals are found and each keeps its direction whichever
 of its zeros is left out (`DualSpace.leverage`), the first layer alone determines the images, and F is not asked.
 
@@ -30,6 +31,7 @@ over d and x̃ in turn: the maximum likelihood for Gaussian noise of equal varia
 singular value decomposition, in which any mixture of images does as well.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -95,13 +97,14 @@ class ExplanationTest:
 class Certainty:
     """What determines each of M candidates.
 
-    error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where directions
+    images: (M, in), where least squares moved them. error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where directions
     outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left. residual: (M,), ρ at the
     parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it activates before or after
     training; 0 for a candidate without a dual. complete: whether the duals determine all images. apart: whether
     the second layer's update shows enough directions to tell the images' signals apart.
     """
 
+    images: Tensor
     error: Tensor
     misfit: Tensor
     residual: Tensor
@@ -109,10 +112,11 @@ class Certainty:
     complete: bool
     apart: bool
 
-    def sure(self, images: Tensor) -> Tensor:
-        """Which of the candidates (M, in) are certain, (M,) bool: of a small error, and duals that agree."""
-        distances = torch.pdist(images)
-        typical = distances.median() if len(distances) else images.norm()
+    @property
+    def sure(self) -> Tensor:
+        """Which of the candidates are certain, (M,) bool: of a small error, and duals that agree."""
+        distances = torch.pdist(self.images)
+        typical = distances.median() if len(distances) else self.images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
         near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
@@ -139,17 +143,48 @@ def certainty(
     own = torch.linalg.pinv(directions) if len(directions) else directions.T
     free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
     images = torch.cat([passed, loose])
-    found = [[_least_squares(test, span, *one) for test in tests] for one in zip(images, free, strict=True)]
-    error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
-    contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
-    error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
+    error, misfit = passed.new_zeros(len(images)), passed.new_zeros(len(images))
+    for i, (image, own) in enumerate(zip(images.clone(), free, strict=True)):
+        images[i], fit = _settled(tests[0], span, image, own)
+        later = [_least_squares(test, span, images[i], own).misfit for test in tests[1:]]
+        error[i], misfit[i] = fit.error, min([fit.misfit, *later])
+    contradicted = pad(duals.contradicted(directions, images[: len(passed)]), (0, len(loose)))
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
-    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
+    return Certainty(images, error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
 
 
-def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:
-    """(E, F ratio) of an image (in,) that may move along `free` (K + 1, N), x̃ kept at its last 1. span: S Vᵀ."""
+@dataclass(frozen=True)
+class LeastSquares:
+    """residual: ‖r‖² at an image. step: (in,), what least squares would move it by. spread: the error then expected.
+    misfit: the F ratio."""
+
+    residual: float
+    step: Tensor
+    spread: float
+    misfit: float
+
+    @property
+    def error(self) -> float:
+        """E, of the image where it is."""
+        return math.hypot(self.spread, float(self.step.norm()))
+
+
+def _settled(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[Tensor, LeastSquares]:
+    """An image moved along `free` until a step is shorter than the error that is left, or makes r no shorter."""
+    fit = _least_squares(test, span, image, free)
+    for _ in range(CERTAINTY.steps):
+        if fit.step.norm() <= fit.spread:
+            break
+        moved = _least_squares(test, span, image + fit.step, free)
+        if moved.residual >= fit.residual:
+            break
+        image, fit = image + fit.step, moved
+    return image, fit
+
+
+def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> LeastSquares:
+    """Of an image (in,) that may move along `free` (K + 1, N), x̃ kept at its last 1. span: S Vᵀ."""
     rows = test.rows.double()
     z = test.first.double() @ pad(image, (0, 1), value=1.0)
     value, slope = test.activate(z, None)
@@ -158,28 +193,31 @@ def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) ->
     changes = outside_rounds(_by_round((everything @ span) @ test.first.double().T * slope, rows, 0.0), rows)
     equations = len(rows) * (rows.shape[2] - rows.shape[1])
     moves = _without_last(free, span)
-    left, error = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
-    least, _ = _solve(residual, changes, equations, (everything @ span)[:, :-1])
+    left, spread, step = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
+    least, _, _ = _solve(residual, changes, equations, (everything @ span)[:, :-1])
     others, spare = len(everything) - len(moves), equations - len(everything)
-    if others <= 0 or spare <= 0:
-        return error, 0.0
-    rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
-    return error, (left - least) / others / max(least / spare, rounding)
+    misfit = 0.0
+    if others > 0 and spare > 0:
+        rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
+        misfit = (left - least) / others / max(least / spare, rounding)
+    return LeastSquares(float(residual.square().sum()), step, spread, misfit)
 
 
-def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float]:
-    """(what is left of ‖residual‖² along changes (K, ·), E). pixels: (K, in), what the directions change."""
+def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float, Tensor]:
+    """(what is left of ‖residual‖² along changes (K, ·), the error then expected, the step (in,)). pixels: (K, in), what
+    the directions change."""
     if not len(changes):
-        return float(residual.square().sum()), 0.0
+        return float(residual.square().sum()), 0.0, pixels.new_zeros(pixels.shape[1])
     gram = changes @ changes.T
     gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
     inverse = torch.linalg.pinv(gram, hermitian=True)
     slope = changes @ residual
     left = max(float(residual.square().sum() - slope @ inverse @ slope), 0.0)
+    step = -(slope @ inverse) @ pixels
     if equations <= len(changes):
-        return left, float("inf")
+        return left, float("inf"), step
     variance = left / (equations - len(changes))
-    return left, float((variance * (inverse * (pixels @ pixels.T)).sum()).clamp_min(0).sqrt())
+    return left, float((variance * (inverse * (pixels @ pixels.T)).sum()).clamp_min(0).sqrt()), step
 
 
 def _by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
