@@ -6,17 +6,18 @@ than as many decoys do.
 **One by one** (`certainty`): by the error bar that least squares put on a candidate's pixels. Near a candidate x its
 features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1 directions in which a point of the
 first layer's span can move, those are free that no other dual of known zeros forbids. With r = g − P g at x and A its
-change along the free directions, m equations and K directions,
+change along the free directions, m equations and K directions, least squares move x by s, and
 
-    σ² = ‖r‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹),
+    σ² = ‖r − A s‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹) + ‖s‖²,
 
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
-(ordinary least squares). Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all N − 1
-directions are free says whether the duals that fix x are those of images, and the zeros of its own dual whether it is
-the image of this dual. A search may end before its minimum: candidates first go on along their free directions, by
-Gauss-Newton steps, until one is shorter than E, and what the next one would move them by counts in E. Images that a client first used after some steps fit the parameters of then: F is taken where it
-is lowest on the way from the sent to the returned. Where all N duals are found and each keeps its direction whichever
-of its zeros is left out (`DualSpace.leverage`), the first layer alone determines the images, and F is not asked.
+(ordinary least squares). A search may end before its minimum, so a candidate first goes on by such steps (Gauss and
+Newton's) until one is shorter than the error that is left. Other minima of ρ leave a large r, or a large E. The F ratio
+of what r loses where all N − 1 directions are free says whether the duals that fix x are those of images, and the zeros
+of its own dual whether it is the image of this dual. Images that a client first used after some steps fit the
+parameters of then: F is taken where it is lowest on the way from the sent to the returned. Where all N duals are found
+and each keeps its direction whichever of its zeros is left out (`DualSpace.leverage`), the first layer alone determines
+the images, and F is not asked.
 
 Both rest on signals δ_i of the second layer's units that are independent: δ_i = s δ_j makes d_i − s d_j sparse, like a
 dual, and the second layer's update holds h(x_i) and h(x_j) as one sum. Where that update shows too few directions to
@@ -40,6 +41,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.span.search.candidates import Candidates, decoys_of
+from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import SpanTest, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace, complement
 from attacks.span.stages import Acceptance
@@ -97,11 +99,12 @@ class ExplanationTest:
 class Certainty:
     """What determines each of M candidates.
 
-    images: (M, in), where least squares moved them. error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where directions
-    outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left. residual: (M,), ρ at the
-    parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it activates before or after
-    training; 0 for a candidate without a dual. complete: whether the duals determine all images. apart: whether
-    the second layer's update shows enough directions to tell the images' signals apart.
+    images: (M, in), where least squares moved them. error: (M,), E at the parameters sent, an L2 distance in the
+    network's input space; infinite where directions outnumber equations. misfit: (M,), the F ratio, 0 where rounding is
+    all that is left. residual: (M,), ρ at the parameters sent. contradicted: (M,), share of the zeros of its own dual
+    on units that it activates before or after training; 0 for a candidate without a dual. complete: whether the duals
+    determine all images. apart: whether the second layer's update shows enough directions to tell the images' signals
+    apart.
     """
 
     images: Tensor
@@ -114,13 +117,18 @@ class Certainty:
 
     @property
     def sure(self) -> Tensor:
-        """Which of the candidates are certain, (M,) bool: of a small error, and duals that agree."""
+        """Which of the candidates are certain, (M,) bool: of a small error, and duals that agree. Of those that their
+        errors do not tell apart, as where two were moved to one image, the first."""
         distances = torch.pdist(self.images)
         typical = distances.median() if len(distances) else self.images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
         near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
-        return near & agreed & (self.contradicted < CERTAINTY.contradicted)
+        certain = near & agreed & (self.contradicted < CERTAINTY.contradicted)
+        own = certain.nonzero()[:, 0]
+        error = self.error[own]
+        first = first_of_near(torch.cdist(self.images[own], self.images[own]) <= error[:, None] + error)
+        return torch.zeros_like(certain).index_fill(0, own[first], True)
 
 
 def certainty(
@@ -204,8 +212,10 @@ def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) ->
 
 
 def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float, Tensor]:
-    """(what is left of ‖residual‖² along changes (K, ·), the error then expected, the step (in,)). pixels: (K, in), what
-    the directions change."""
+    """(what is left of ‖residual‖² along changes (K, ·), the error then expected, the step (in,)).
+
+    pixels: (K, in), what the directions change.
+    """
     if not len(changes):
         return float(residual.square().sum()), 0.0, pixels.new_zeros(pixels.shape[1])
     gram = changes @ changes.T
