@@ -153,19 +153,22 @@ def add_lines(out: Path, root: Path, part: str, settings: Sequence[Setting], nam
 
 
 def table(lines: list[dict]) -> str:
-    """How many images each attack has within `WITHIN`, and its processor seconds, by client; means over seeds."""
+    """How many images each attack has within `WITHIN`, and its processor seconds where they were measured, by client;
+    means over seeds, whose number stands in front where there are several."""
     rows = []
     for line in lines:
         found = {f"{bound:g}": float(np.mean(np.array(line["l2"]) <= bound)) for bound in WITHIN}
         rows.append({**{key: line[key] for key in ("data", "width", "images", "attack", "seconds")}, **found})
-    frame = pd.DataFrame(rows)
-    frame["cell"] = [
-        f"{a:.0%} / {b:.0%}, {s:,.0f} s" for a, b, s in zip(frame["1"], frame["2"], frame.seconds, strict=True)
-    ]
-    wide = frame.pivot_table(index=["data", "width", "images"], columns="attack", values="cell", aggfunc=" · ".join)
-    head = ["data", "width", "images", *(name for name in ATTACKS if name in wide)]
-    body = [[*map(str, key), *(str(row[name]) for name in head[3:])] for key, row in wide.fillna("–").iterrows()]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
+    cells: dict[tuple, dict[str, str]] = {}
+    for (*client, name), group in pd.DataFrame(rows).groupby(["data", "width", "images", "attack"]):
+        seeds = f"{len(group)} clients: " if len(group) > 1 else ""
+        seconds = group.seconds.astype(float).mean()
+        took = "" if np.isnan(seconds) else f", {seconds:,.0f} s"
+        shares = " / ".join(f"{group[f'{bound:g}'].mean():.0%}" for bound in WITHIN)
+        cells.setdefault(tuple(client), {})[name] = seeds + shares + took
+    head = ["data", "width", "images", *(name for name in ATTACKS if any(name in row for row in cells.values()))]
+    body = [[*map(str, client), *(row.get(name, "–") for name in head[3:])] for client, row in cells.items()]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
 
 
 def draw(lines: list[dict], path: Path) -> None:
