@@ -6,18 +6,17 @@ than as many decoys do.
 **One by one** (`certainty`): by the error bar that least squares put on a candidate's pixels. Near a candidate x its
 features g are linear in it, with the slopes σ'(z) of its own units. Of the N − 1 directions in which a point of the
 first layer's span can move, those are free that no other dual of known zeros forbids. With r = g − P g at x and A its
-change along the free directions, m equations and K directions, least squares move x by s, and
+change along the free directions, m equations and K directions,
 
-    σ² = ‖r − A s‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹) + ‖s‖²,
+    σ² = ‖r‖² / (m − K),    E² = σ² tr(G (AᵀA)⁻¹),
 
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
-(ordinary least squares). A search may end before its minimum, so a candidate first goes on by such steps (Gauss and
-Newton's) until one is shorter than the error that is left. Other minima of ρ leave a large r, or a large E. The F ratio
-of what r loses where all N − 1 directions are free says whether the duals that fix x are those of images, and the zeros
-of its own dual whether it is the image of this dual. Images that a client first used after some steps fit the
-parameters of then: F is taken where it is lowest on the way from the sent to the returned. Where all N duals are found
-and each keeps its direction whichever of its zeros is left out (`DualSpace.leverage`), the first layer alone determines
-the images, and F is not asked.
+(ordinary least squares). A candidate that they would move by several E has not come to rest, and has no error bar.
+Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all N − 1 directions are free says
+whether the duals that fix x are those of images, and the zeros of its own dual whether it is the image of this dual.
+Images that a client first used after some steps fit the parameters of then: F is taken where it is lowest on the way
+from the sent to the returned. Where all N duals are found and each keeps its direction whichever of its zeros is left
+out (`DualSpace.leverage`), the first layer alone determines the images, and F is not asked.
 
 Both rest on signals δ_i of the second layer's units that are independent: δ_i = s δ_j makes d_i − s d_j sparse, like a
 dual, and the second layer's update holds h(x_i) and h(x_j) as one sum. Where that update shows too few directions to
@@ -32,7 +31,6 @@ over d and x̃ in turn: the maximum likelihood for Gaussian noise of equal varia
 singular value decomposition, in which any mixture of images does as well.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,11 +39,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.span.search.candidates import Candidates, decoys_of
-from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import SpanTest, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace, complement
 from attacks.span.stages import Acceptance
-from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT
+from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT, SEARCH
 from attacks.update.intervals import EntryIntervals
 
 BATCH = 2**25  # entries of the normal matrices that are held in memory at a time
@@ -99,15 +96,13 @@ class ExplanationTest:
 class Certainty:
     """What determines each of M candidates.
 
-    images: (M, in), where least squares moved them. error: (M,), E at the parameters sent, an L2 distance in the
-    network's input space; infinite where directions outnumber equations. misfit: (M,), the F ratio, 0 where rounding is
-    all that is left. residual: (M,), ρ at the parameters sent. contradicted: (M,), share of the zeros of its own dual
-    on units that it activates before or after training; 0 for a candidate without a dual. complete: whether the duals
-    determine all images. apart: whether the second layer's update shows enough directions to tell the images' signals
-    apart.
+    error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where a candidate is
+    not at rest, or directions outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left.
+    residual: (M,), ρ at the parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it
+    activates before or after training; 0 for a candidate without a dual. complete: whether the duals determine all
+    images. apart: whether the second layer's update shows enough directions to tell the images' signals apart.
     """
 
-    images: Tensor
     error: Tensor
     misfit: Tensor
     residual: Tensor
@@ -115,20 +110,14 @@ class Certainty:
     complete: bool
     apart: bool
 
-    @property
-    def sure(self) -> Tensor:
-        """Which of the candidates are certain, (M,) bool: of a small error, and duals that agree. Of those that their
-        errors do not tell apart, as where two were moved to one image, the first."""
-        distances = torch.pdist(self.images)
-        typical = distances.median() if len(distances) else self.images.norm()
+    def sure(self, images: Tensor) -> Tensor:
+        """Which of the candidates (M, in) are certain, (M,) bool: of a small error, and duals that agree."""
+        distances = torch.pdist(images)
+        typical = distances.median() if len(distances) else images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
         near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
-        certain = near & agreed & (self.contradicted < CERTAINTY.contradicted)
-        own = certain.nonzero()[:, 0]
-        error = self.error[own]
-        first = first_of_near(torch.cdist(self.images[own], self.images[own]) <= error[:, None] + error)
-        return torch.zeros_like(certain).index_fill(0, own[first], True)
+        return near & agreed & (self.contradicted < CERTAINTY.contradicted)
 
 
 def certainty(
@@ -151,48 +140,17 @@ def certainty(
     own = torch.linalg.pinv(directions) if len(directions) else directions.T
     free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
     images = torch.cat([passed, loose])
-    error, misfit = passed.new_zeros(len(images)), passed.new_zeros(len(images))
-    for i, (image, own) in enumerate(zip(images.clone(), free, strict=True)):
-        images[i], fit = _settled(tests[0], span, image, own)
-        later = [_least_squares(test, span, images[i], own).misfit for test in tests[1:]]
-        error[i], misfit[i] = fit.error, min([fit.misfit, *later])
-    contradicted = pad(duals.contradicted(directions, images[: len(passed)]), (0, len(loose)))
+    found = [[_least_squares(test, span, *one) for test in tests] for one in zip(images, free, strict=True)]
+    error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
+    contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
+    error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
-    return Certainty(images, error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
+    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
 
 
-@dataclass(frozen=True)
-class LeastSquares:
-    """residual: ‖r‖² at an image. step: (in,), what least squares would move it by. spread: the error then expected.
-    misfit: the F ratio."""
-
-    residual: float
-    step: Tensor
-    spread: float
-    misfit: float
-
-    @property
-    def error(self) -> float:
-        """E, of the image where it is."""
-        return math.hypot(self.spread, float(self.step.norm()))
-
-
-def _settled(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[Tensor, LeastSquares]:
-    """An image moved along `free` until a step is shorter than the error that is left, or makes r no shorter."""
-    fit = _least_squares(test, span, image, free)
-    for _ in range(CERTAINTY.steps):
-        if fit.step.norm() <= fit.spread:
-            break
-        moved = _least_squares(test, span, image + fit.step, free)
-        if moved.residual >= fit.residual:
-            break
-        image, fit = image + fit.step, moved
-    return image, fit
-
-
-def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> LeastSquares:
-    """Of an image (in,) that may move along `free` (K + 1, N), x̃ kept at its last 1. span: S Vᵀ."""
+def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:
+    """(E, F ratio) of an image (in,) that may move along `free` (K + 1, N), x̃ kept at its last 1. span: S Vᵀ."""
     rows = test.rows.double()
     z = test.first.double() @ pad(image, (0, 1), value=1.0)
     value, slope = test.activate(z, None)
@@ -201,29 +159,30 @@ def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) ->
     changes = outside_rounds(_by_round((everything @ span) @ test.first.double().T * slope, rows, 0.0), rows)
     equations = len(rows) * (rows.shape[2] - rows.shape[1])
     moves = _without_last(free, span)
-    left, spread, step = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
+    left, error, step = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
+    if step > max(CERTAINTY.at_rest * error, SEARCH.same_length * float(image.norm())):
+        error = float("inf")
     least, _, _ = _solve(residual, changes, equations, (everything @ span)[:, :-1])
     others, spare = len(everything) - len(moves), equations - len(everything)
-    misfit = 0.0
-    if others > 0 and spare > 0:
-        rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
-        misfit = (left - least) / others / max(least / spare, rounding)
-    return LeastSquares(float(residual.square().sum()), step, spread, misfit)
+    if others <= 0 or spare <= 0:
+        return error, 0.0
+    rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
+    return error, (left - least) / others / max(least / spare, rounding)
 
 
-def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float, Tensor]:
-    """(what is left of ‖residual‖² along changes (K, ·), the error then expected, the step (in,)).
+def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float, float]:
+    """(what is left of ‖residual‖² along changes (K, ·), E, by how much least squares move the image).
 
     pixels: (K, in), what the directions change.
     """
     if not len(changes):
-        return float(residual.square().sum()), 0.0, pixels.new_zeros(pixels.shape[1])
+        return float(residual.square().sum()), 0.0, 0.0
     gram = changes @ changes.T
     gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
     inverse = torch.linalg.pinv(gram, hermitian=True)
     slope = changes @ residual
     left = max(float(residual.square().sum() - slope @ inverse @ slope), 0.0)
-    step = -(slope @ inverse) @ pixels
+    step = float((slope @ inverse @ pixels).norm())
     if equations <= len(changes):
         return left, float("inf"), step
     variance = left / (equations - len(changes))

@@ -13,12 +13,11 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from attacks.base import Progress
 from attacks.interface.options import POSITIVE, above_zero_to
-from attacks.span.search.descent import Loss, beside, descend_points, distinct, with_gradient
-from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
+from attacks.span.search.descent import Loss, beside, descend_points, distinct
+from attacks.span.search.problems import AffineSpan, FreePoints, SpanProblem, SpanTest
 from attacks.span.sparse_duals import DualSpace, fewest_zeros, retry_doubtful, sparsest, sparsest_of_many
 from attacks.span.thresholds import ACCEPTANCE, CROWDED, DECOY, SEARCH, SPARSITY, Descent
 
@@ -182,7 +181,7 @@ def find_images(
         best = max(best, found, key=Candidates.num_accepted_and_passed) if passes else found
         passes += 1
     progress(options.rounds, options.rounds, best.threshold)
-    return replace(_refined(best, options), passes=passes)
+    return replace(_refined(best), passes=passes)
 
 
 def _search(found: Candidates, options: SearchOptions, coarse: bool, generator: torch.Generator) -> Tensor:
@@ -214,21 +213,19 @@ def _distinct(loss: Loss, points: Tensor) -> Tensor:
     return points[distinct(points)]
 
 
-def _refined(found: Candidates, options: SearchOptions) -> Candidates:
-    """The images that passed, where ρ settles what their directions leave free in them; nothing where all passed."""
+def _refined(found: Candidates) -> Candidates:
+    """With the candidates that may be accepted moved on to their minima: a search ends after so many steps, and duals
+    leave those that passed free along what is missing. Two that come to one are one."""
     free = found.duals.remaining_rows(found.directions)
-    if len(found.passed) == 0 or len(free) == 0:
+    near = found.below(found.threshold)
+    if len(free) == 0 or len(found.passed) + len(near) == 0:
         return found
-    points = pad(found.passed, (0, 1), value=1.0)
-    free = torch.linalg.qr(free.T)[0].T * points.norm(dim=1).mean()
-    loss = with_gradient(lambda coordinates: found.test.residual(moved(points, free, coordinates)))
-    start = found.test.rows.new_zeros(len(points), len(free))
-    end = descend_points(loss, start, Descent(options.settle, SEARCH.settle_rate * options.learning_rate))
-    better = loss(end)[0] < loss(start)[0]
-    return replace(found, passed=moved(points, free, torch.where(better[:, None], end, start).to(free)))
-
-
-def moved(points: Tensor, directions: Tensor, coordinates: Tensor) -> Tensor:
-    """The images (M, in) of x̃ (M, in + 1), each moved by coordinates (M, K) of its own along directions (K, in + 1)."""
-    points = points.to(coordinates) + coordinates @ directions.to(coordinates)
-    return points[:, :-1] / points[:, -1:]
+    points = FreePoints.of(found.test, free)
+    passed, loose = (
+        torch.stack([points.settled(image) for image in part]) if len(part) else part for part in (found.passed, near)
+    )
+    loose = torch.cat([loose, found.loose[len(near) :]])
+    residual = found.test.residual(loose.float())
+    order = residual.argsort(stable=True)
+    order = order[distinct(loose[order])]
+    return replace(found, passed=passed, loose=loose[order], residual=residual[order])

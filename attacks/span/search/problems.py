@@ -135,6 +135,58 @@ class SpanProblem:
         return value, pull @ self.slope.T
 
 
+@dataclass(frozen=True)
+class FreePoints:
+    """Images that may move along some rows, x̃ kept at its last 1, down to the least ‖g − P g‖ by Gauss-Newton steps:
+    g is linear in x near it, with the slopes of its own units.
+
+    free: (K, in + 1), and fed: (K, R·W), what a step along each of them feeds the units. first, rows: as in SpanTest;
+    all in float64.
+    """
+
+    free: Tensor
+    fed: Tensor
+    first: Tensor
+    rows: Tensor
+    activate: Activation
+
+    @classmethod
+    def of(cls, test: SpanTest, free: Tensor) -> "FreePoints":
+        first = test.first.double()
+        return cls(free, free @ first.T, first, test.rows.double(), test.activate)
+
+    def settled(self, image: Tensor) -> Tensor:
+        """Where an image (in,) comes to rest: after so many steps, or the last one that gains."""
+        rest, step = self._step(image)
+        for _ in range(SEARCH.newton_steps):
+            left, following = self._step(image + step)
+            if not left < rest:
+                break
+            image, gained = image + step, left < (1 - SEARCH.newton_gain) * rest
+            rest, step = left, following
+            if not gained:
+                break
+        return image
+
+    def _step(self, image: Tensor) -> tuple[float, Tensor]:
+        """(‖g − P g‖² at an image, the step (in,) of least squares)."""
+        point = torch.nn.functional.pad(image, (0, 1), value=1.0)
+        inputs = self.first @ point
+        value, slope = self.activate(inputs, None)
+        last = self.free[:, -1:]
+        changes = self._missed((self.fed - last * inputs) * slope, 0.0)
+        rest = self._missed(value[None], 1.0)[0]
+        gram = changes @ changes.T
+        gram.diagonal().add_(SEARCH.newton_ridge * gram.diagonal().mean())
+        along = torch.linalg.pinv(gram, hermitian=True) @ (changes @ rest)
+        return float(rest.square().sum()), -(along @ (self.free - last * point))[:-1]
+
+    def _missed(self, hidden: Tensor, last: float) -> Tensor:
+        """g − P g (M, R·(W + 1)) of hidden features (M, R·W), with a last one in every round."""
+        by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
+        return outside_rounds(torch.nn.functional.pad(by_round, (0, 1), value=last).flatten(1), self.rows)
+
+
 def outside(points: Tensor, rows: Tensor) -> Tensor:
     """z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² would lose all below 1e-7."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)

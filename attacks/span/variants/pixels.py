@@ -184,14 +184,16 @@ class PixelJudge:
         few = len(passed) < ACCEPTANCE.few_sparse * (len(passed) + len(loose))
         if candidates.sparsity_tested and few and evidence.count > 1:
             loose = loose[:0]  # zeros are missing though nothing hides them: what was fed may be mixtures of images
-        if not len(passed) and not len(loose):
-            return self.explaining.judge(passed, self.generator)
+        images = torch.cat([passed, loose])
+        if not len(images):
+            return self.explaining.judge(images, self.generator)
         activate = candidates.test.activate
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
         apart = tells_signals_apart(tests.values(), evidence.count)
         found = certainty(way, candidates.duals, candidates.directions, passed, loose, apart=apart)
-        reason = f"nothing returned: the second layer leaves none of {len(found.images)} candidates certain"
-        images = found.images[found.sure].float()
+        sure = found.sure(images)
+        reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
+        images = images[sure].float()
         left = self.explaining.relative_residual(images)
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
 
