@@ -114,7 +114,7 @@ class SEARCH(Thresholds):
     idle_passes: int = 2  # passes without gain, one after the other, that end the search
     refused_passes: int = 2  # passes where the update is refused already: what they find is held, never returned
     newton_steps: int = 8  # that take a candidate to its minimum, at most; three sufficed from an L2 distance of 3.7
-    newton_gain: float = 1e-3  # share of ‖g − P g‖² that a step has to gain for another one to follow
+    newton_gain: float = 1e-3  # share of ρ that a step has to gain for another one to follow
     newton_ridge: float = 1e-12  # of a mean square, added to the normal equations
 
 

@@ -137,8 +137,8 @@ class SpanProblem:
 
 @dataclass(frozen=True)
 class FreePoints:
-    """Images that may move along some rows, x̃ kept at its last 1, down to the least ‖g − P g‖ by Gauss-Newton steps:
-    g is linear in x near it, with the slopes of its own units.
+    """Images that may move along some rows, x̃ kept at its last 1, down to a minimum of ρ by Gauss-Newton steps: near an
+    image its features g are linear in it, with the slopes of its own units.
 
     free: (K, in + 1), and fed: (K, R·W), what a step along each of them feeds the units. first, rows: as in SpanTest;
     all in float64.
@@ -157,34 +157,38 @@ class FreePoints:
 
     def settled(self, image: Tensor) -> Tensor:
         """Where an image (in,) comes to rest: after so many steps, or the last one that gains."""
-        rest, step = self._step(image)
+        rho, step = self._step(image)
         for _ in range(SEARCH.newton_steps):
-            left, following = self._step(image + step)
-            if not left < rest:
+            lower, following = self._step(image + step)
+            if not lower < rho:
                 break
-            image, gained = image + step, left < (1 - SEARCH.newton_gain) * rest
-            rest, step = left, following
+            image, gained = image + step, lower < (1 - SEARCH.newton_gain) * rho
+            rho, step = lower, following
             if not gained:
                 break
         return image
 
     def _step(self, image: Tensor) -> tuple[float, Tensor]:
-        """(‖g − P g‖² at an image, the step (in,) of least squares)."""
+        """(ρ at an image, the step (in,) of least squares for m / ‖g‖, m = g − P g, whose square is ρ).
+
+        Its change along a direction is (∂m − m (g · ∂g) / ‖g‖²) / ‖g‖. Least squares for m alone shrink g instead.
+        """
         point = torch.nn.functional.pad(image, (0, 1), value=1.0)
         inputs = self.first @ point
-        value, slope = self.activate(inputs, None)
+        hidden, slope = self.activate(inputs, None)
         last = self.free[:, -1:]
-        changes = self._missed((self.fed - last * inputs) * slope, 0.0)
-        rest = self._missed(value[None], 1.0)[0]
-        gram = changes @ changes.T
+        g, change = self._by_round(hidden[None], 1.0), self._by_round((self.fed - last * inputs) * slope, 0.0)
+        missed, size = outside_rounds(g, self.rows), g.square().sum()
+        change = outside_rounds(change, self.rows) - (change @ g.T / size) * missed
+        gram = change @ change.T
         gram.diagonal().add_(SEARCH.newton_ridge * gram.diagonal().mean())
-        along = torch.linalg.pinv(gram, hermitian=True) @ (changes @ rest)
-        return float(rest.square().sum()), -(along @ (self.free - last * point))[:-1]
+        along = torch.linalg.pinv(gram, hermitian=True) @ (change @ missed[0])
+        return float(missed.square().sum() / size), -(along @ (self.free - last * point))[:-1]
 
-    def _missed(self, hidden: Tensor, last: float) -> Tensor:
-        """g − P g (M, R·(W + 1)) of hidden features (M, R·W), with a last one in every round."""
+    def _by_round(self, hidden: Tensor, last: float) -> Tensor:
+        """(M, R·(W + 1)) of hidden features (M, R·W), with a last one in every round."""
         by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
-        return outside_rounds(torch.nn.functional.pad(by_round, (0, 1), value=last).flatten(1), self.rows)
+        return torch.nn.functional.pad(by_round, (0, 1), value=last).flatten(1)
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:
