@@ -86,8 +86,8 @@ def doubt_of_scale(images: Tensor, mean: tuple[float, ...], knowledge: Knowledge
         return []
     outside = f"{share:.0%} of the pixels that came back lie outside 0 to 1"
     if knowledge.pixel_mean is None and knowledge.pixel_std is None:
-        remedy = "tell what training subtracts and divides by, or take `images`, which are as the network was fed them"
-        return [f"{outside}: pixel_std is unknown and was taken for 1, and `pixels()` cuts them off ({remedy})"]
+        python = "in Python, `pixels()` cuts them off, and `images` are as the network was fed them"
+        return [f"{outside}: pixel_std is unknown and was taken for 1 ({python})"]
     said = {"mean": knowledge.pixel_mean, "deviation": knowledge.pixel_std}
     told = [f"the {name} {', '.join(f'{value:.4g}' for value in values)}" for name, values in said.items() if values]
     return [f"{outside}, as noise does it, too: does {' and '.join(told)} fit?"]
