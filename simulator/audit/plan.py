@@ -103,6 +103,7 @@ class AuditOptions:
         paths = {name: absolute(others.get(name)) for name in IMAGES}
         options = cls(model=model, **others | paths)
         check_order(options.shape)
+        check_mean(options.mean, f"mean {', '.join(map(str, options.mean))}")
         _check_images(options)
         return options
 
@@ -293,6 +294,12 @@ def check_order(shape: Shape) -> Shape:
             f"--shape {last},{first},{second}"
         )
     return shape
+
+
+def check_mean(mean: Sequence[float], called: str) -> None:
+    """Raise InputError for a mean that no pixels in [0, 1] have. called: it, as it was typed."""
+    if max(mean, default=0.0) > 1:
+        raise InputError(f"{called}: pixels are from 0 to 1 here, and so is their mean: divide mean and std by 255")
 
 
 def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:

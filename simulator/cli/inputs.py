@@ -14,7 +14,7 @@ from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.audit.plan import check_order, per_channel
+from simulator.audit.plan import check_mean, check_order, per_channel
 from simulator.cli.options import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
@@ -97,6 +97,8 @@ def parse_numbers(option: str, text: str | None) -> tuple[float, ...]:
         raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
     if not all(math.isfinite(number) and (number > 0 or option != "--std") for number in numbers):
         raise InputError(f"{option} {text}: {'divide by numbers above 0' if option == '--std' else 'subtract numbers'}")
+    if option == "--mean":
+        check_mean(numbers, f"{option} {text}")
     return numbers
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from attacks import InputError
+from simulator.audit.plan import AuditOptions
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
 
 
@@ -22,6 +23,15 @@ def test_other_shapes_are_taken_as_they_are(shape):
 def test_numbers_that_normalize_nothing_are_refused_by_the_name_of_the_flag(option, text):
     with pytest.raises(InputError, match=f"^{option} .*{text}"):
         parse_numbers(option, text)
+
+
+def test_a_mean_in_units_of_255_is_refused_as_typed_and_in_python():
+    assert parse_numbers("--mean", "0.13,1") == (0.13, 1.0) and parse_numbers("--std", "78.6") == (78.6,)
+    for text in ("33.3", "0.4,125.3"):
+        with pytest.raises(InputError, match=f"^--mean {text}: pixels are from 0 to 1 .* divide mean and std by 255"):
+            parse_numbers("--mean", text)
+    with pytest.raises(InputError, match=r"^mean 33.3: pixels are from 0 to 1"):
+        AuditOptions.of("nets.py:Net", recording="", shape=(1, 28, 28), mean=(33.3,))
 
 
 def test_a_field_of_knowledge_that_is_not_there_is_told_from_one_without_a_value():
