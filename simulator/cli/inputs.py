@@ -57,10 +57,25 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
     outputs_of(module, model, size)
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
+    check_model(model, module, {f"--initial {str(initial)!r}": pair[0], f"--final {str(final)!r}": pair[1]})
     observation = Observation(module, (pair,), size, round=1, client=0)
     if looks_swapped(module, *pair):
         raise InputError(f"--final {str(final)!r} looks less trained than --initial {str(initial)!r}: swap the two")
     return observation
+
+
+def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
+    """Raise InputError, naming the files, where checkpoints lack parameters of the model. states: by option."""
+    names = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+    lacking = {typed: [key for key in names if key not in state] for typed, state in states.items()}
+    files = [typed for typed, missing in lacking.items() if missing]
+    if not files:
+        return
+    missing, there = lacking[files[0]], list(states[files[0]])
+    what = f"{' and '.join(files)} {'have' if len(files) > 1 else 'has'} no tensor {missing[0]!r}"
+    meant = nearest(missing[0], there) if 2 * len(missing) < len(names) else ""  # else no name is meant by another
+    some = meant if "did you mean" in meant else f", but {', '.join(map(repr, there[:3]))}{', …' * (len(there) > 3)}"
+    raise InputError(f"{what}{some}: --model {name!r} is another model than the one that was saved")
 
 
 def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:

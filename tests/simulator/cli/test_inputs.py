@@ -1,10 +1,12 @@
 """What of a command looks wrong and is asked about."""
 
 import pytest
+import torch
+from torch import nn
 
 from attacks import InputError
 from simulator.audit.plan import AuditOptions
-from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
+from simulator.cli.inputs import check_model, parse_fields, parse_numbers, parse_owners, parse_shape
 
 
 @pytest.mark.parametrize("shape", ["28,28,1", "32,32,3", "224,224,4"])
@@ -32,6 +34,24 @@ def test_a_mean_in_units_of_255_is_refused_as_typed_and_in_python():
             parse_numbers("--mean", text)
     with pytest.raises(InputError, match=r"^mean 33.3: pixels are from 0 to 1"):
         AuditOptions.of("nets.py:Net", recording="", shape=(1, 28, 28), mean=(33.3,))
+
+
+def test_checkpoints_of_another_model_are_named_and_names_are_suggested_only_for_a_slip():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    own, other = model.state_dict(), {"conv1.weight": torch.zeros(1), "conv1.bias": torch.zeros(1)}
+    check_model("n.py:Net", model, {"--initial 'a'": own, "--final 'b'": own})
+    files = {"--initial 'a'": other, "--final 'b'": other}
+    with pytest.raises(InputError) as both:
+        check_model("n.py:Net", model, files)
+    assert str(both.value) == (
+        "--initial 'a' and --final 'b' have no tensor '0.weight', but 'conv1.weight', 'conv1.bias': "
+        "--model 'n.py:Net' is another model than the one that was saved"
+    )
+    with pytest.raises(InputError, match=r"^--final 'b' has no tensor '0.weight', but 'conv1.weight'"):
+        check_model("n.py:Net", model, files | {"--initial 'a'": own})
+    slip = {name.replace("2.bias", "2.bias_"): value for name, value in own.items()}
+    with pytest.raises(InputError, match=r"^--final 'b' has no tensor '2.bias'; did you mean '2.bias_'\?: "):
+        check_model("n.py:Net", model, {"--initial 'a'": own, "--final 'b'": slip})
 
 
 def test_a_field_of_knowledge_that_is_not_there_is_told_from_one_without_a_value():
