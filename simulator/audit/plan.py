@@ -285,9 +285,14 @@ def absolute(path: str | Path | None) -> str | None:
 
 
 def check_order(shape: Shape) -> Shape:
-    """Return the shape; raise InputError if it is certainly (H, W, C): no image has as many channels as rows, and 1, 3
-    or 4 pixels in each."""
+    """Return the shape; raise InputError if it is certainly (H, W, C) or (H, C, W): no image has as many channels as
+    rows or columns, and 1, 3 or 4 of the others."""
     first, second, last = shape
+    if first == last > MOST_CHANNELS >= second != 2:
+        raise InputError(
+            f"--shape {first},{second},{last} has the channels in the middle: write channels,height,width, "
+            f"--shape {second},{first},{last}"
+        )
     if first == second > MOST_CHANNELS >= last != 2:
         raise InputError(
             f"--shape {first},{second},{last} is height,width,channels: write channels,height,width, "

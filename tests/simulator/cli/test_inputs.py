@@ -16,7 +16,14 @@ def test_a_shape_in_the_order_of_pictures_is_refused(shape):
         parse_shape(shape)
 
 
-@pytest.mark.parametrize("shape", ["1,28,28", "3,32,32", "12,1000,1", "1,1,3", "3,3,3", "64,8,8"])
+@pytest.mark.parametrize("shape", ["28,1,28", "32,3,32"])
+def test_channels_in_the_middle_are_refused(shape):
+    height, channels, _ = shape.split(",")
+    with pytest.raises(InputError, match=f"in the middle: write .*, --shape {channels},{height},{height}"):
+        parse_shape(shape)
+
+
+@pytest.mark.parametrize("shape", ["1,28,28", "3,32,32", "12,1000,1", "1,1,3", "3,3,3", "64,8,8", "28,2,28"])
 def test_other_shapes_are_taken_as_they_are(shape):
     assert ",".join(map(str, parse_shape(shape))) == shape
 
