@@ -180,8 +180,8 @@ class Attack(ABC):
             held = found.images[:0] if found.held is None else found.held
             mean, unsure = mean_of_found(observation, knowledge, found.images if len(found.images) else held)
             warnings += unsure
-        if self.vouches and knowledge.pixel_mean:
-            warnings += doubt_of_scale(found.images, mean, knowledge.pixel_std or ())
+        if self.vouches and mean:
+            warnings += doubt_of_scale(found.images, mean, knowledge)
         return replace(
             found,
             pixel_mean=mean,

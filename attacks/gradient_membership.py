@@ -100,6 +100,11 @@ def _round_scores(observation: Observation, model: nn.Module, pair: int, images:
     rows = _gradients(model, initial, observation.trainable, images, labels.to(device), chosen)
     rows -= rows.mean(0)
     gram, along = (rows @ rows.T / len(rows)).double(), (rows @ update[chosen]).double()
+    if not gram.any():
+        raise InputError(
+            "member: a gradient is told by how it differs from those of other images: give several "
+            "candidates, or images that are no members (--public), or num_private where it is known"
+        )
     ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=device)
     inverse = torch.linalg.inv(gram + ridge)
     spared = (ridge.diagonal() * inverse.diagonal()).clamp(0, 1)  # 1 − h

@@ -77,15 +77,20 @@ OUTSIDE = 0.05  # beyond the range of pixels, from which a pixel does not belong
 FEW_OUTSIDE = 0.02  # share of the pixels of images that came back
 
 
-def doubt_of_scale(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> list[str]:
-    """A question where images (M, C, H, W), right as the network was fed them, are none in the range of pixels."""
-    pixels = Normalization(mean, std).pixels(images)
+def doubt_of_scale(images: Tensor, mean: tuple[float, ...], knowledge: Knowledge) -> list[str]:
+    """A doubt where images (M, C, H, W), right as the network was fed them, are none in the range of pixels by `mean`,
+    which was told or found, and the deviation, which is 1 where it is not told."""
+    pixels = Normalization(mean, knowledge.pixel_std or ()).pixels(images)
     share = float(((pixels - 0.5).abs() > 0.5 + OUTSIDE).float().mean()) if len(images) else 0.0
     if share <= FEW_OUTSIDE:
         return []
-    means, stds = (", ".join(f"{value:.4g}" for value in values) for values in (mean, std))
-    told = f"the mean {means}" + (f" and the deviation {stds}" if std else "")
-    return [f"{share:.0%} of the pixels that came back lie outside 0 to 1, as noise does it, too: does {told} fit?"]
+    outside = f"{share:.0%} of the pixels that came back lie outside 0 to 1"
+    if knowledge.pixel_mean is None and knowledge.pixel_std is None:
+        python = "in Python, `pixels()` cuts them off, and `images` are as the network was fed them"
+        return [f"{outside}: pixel_std is unknown and was taken for 1 ({python})"]
+    said = {"mean": knowledge.pixel_mean, "deviation": knowledge.pixel_std}
+    told = [f"the {name} {', '.join(f'{value:.4g}' for value in values)}" for name, values in said.items() if values]
+    return [f"{outside}, as noise does it, too: does {' and '.join(told)} fit?"]
 
 
 ASSUMED_MEAN = 0.5  # of every channel, by attacks that need one and are not told it: the middle of the pixel range

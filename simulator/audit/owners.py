@@ -29,7 +29,7 @@ from simulator.results.keys import ObservationKey
 GREY = 0.5  # value of the image that stands in for public ones
 WHOSE = (
     "to score attacks, say whose images are whose: a folder with a file or folder for each client (client_00.npz, …), "
-    "called by its number, name or node id, or --owner NODE=FOLDER"
+    "called by its number, name or node id (of a single client by anything), or --owner NODE=FOLDER of `fedspill audit`"
 )
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
@@ -66,7 +66,8 @@ class AuditTruth:
             chosen = [number for client in clients for number in files.numbers(self.owners[client])]
         distinct = len(Distinct.among(files.images[chosen]).first)
         if count is None or distinct > count:
-            row = "nothing tells how many images this row has" if count is None else f"this row has {count}"
+            unknown = "nothing tells how many images this row has (--know num_private=N does)"
+            row = unknown if count is None else f"this row has {count}"
             if self.owners is None:
                 return f"{CANDIDATES}: {distinct} different ones are given, whose is not known, and {row}; {WHOSE}"
             if count is not None:
@@ -183,6 +184,11 @@ def _name(file: str) -> str:
     """Return the name of the client of a file: the number at its end without leading zeros, else all of it."""
     number = re.search(r"(\d+)$", file)
     return str(int(number.group(1))) if number else file
+
+
+def only_owner(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
+    """Return client -> number of its file where there is one of each, which no name and no update has to tell."""
+    return {next(iter(clients)): 0} if len(files.names) == len(clients) == 1 else None
 
 
 def owners_by_update(

@@ -24,6 +24,7 @@ from simulator.audit.owners import (
     AuditTruth,
     describe_owners,
     doubt_owners,
+    only_owner,
     owners_by_name,
     owners_by_update,
     owners_said,
@@ -102,6 +103,7 @@ class AuditOptions:
         paths = {name: absolute(others.get(name)) for name in IMAGES}
         options = cls(model=model, **others | paths)
         check_order(options.shape)
+        check_mean(options.mean, f"mean {', '.join(map(str, options.mean))}")
         _check_images(options)
         return options
 
@@ -194,7 +196,7 @@ class AuditPlan:
                         f"of {files.names[told[client]]!r}; leave --owner out, and the updates tell whose file is whose"
                     )
         elif files.by_client:
-            owners = owners_by_name(files, clients)
+            owners = owners_by_name(files, clients) or only_owner(files, clients)
             owners = owners or owners_by_update(files, self._one_of_each_client(), self.normalization)
         return AuditTruth(
             path=Path(options.truth),
@@ -283,15 +285,26 @@ def absolute(path: str | Path | None) -> str | None:
 
 
 def check_order(shape: Shape) -> Shape:
-    """Return the shape; raise InputError if it is certainly (H, W, C): no image has as many channels as rows, and 1, 3
-    or 4 pixels in each."""
+    """Return the shape; raise InputError if it is certainly (H, W, C) or (H, C, W): no image has as many channels as
+    rows or columns, and 1, 3 or 4 of the others."""
     first, second, last = shape
+    if first == last > MOST_CHANNELS >= second != 2:
+        raise InputError(
+            f"--shape {first},{second},{last} has the channels in the middle: write channels,height,width, "
+            f"--shape {second},{first},{last}"
+        )
     if first == second > MOST_CHANNELS >= last != 2:
         raise InputError(
             f"--shape {first},{second},{last} is height,width,channels: write channels,height,width, "
             f"--shape {last},{first},{second}"
         )
     return shape
+
+
+def check_mean(mean: Sequence[float], called: str) -> None:
+    """Raise InputError for a mean that no pixels in [0, 1] have. called: it, as it was typed."""
+    if max(mean, default=0.0) > 1:
+        raise InputError(f"{called}: pixels are from 0 to 1 here, and so is their mean: divide mean and std by 255")
 
 
 def per_channel(values: Sequence[float], shape: Shape) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """The end of a run, an audit or a benchmark: pictures, page, verdict, table, gate, and the exit code."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 from simulator.cli.output import Answer, draw, here, out, records, say
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.reports import tables
-from simulator.reports.benchmark_advice import advice, learned, untrained
+from simulator.reports.benchmark_advice import advice, learned, only_learned, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
@@ -53,7 +53,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
 
         draw(lambda: write_benchmark_report(record, table, equal, print_error))
     found = record.leakage[record.leakage.defense.isin(learned(table))]
-    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped)}
+    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped, only_learned(table))}
     out.print(tables.in_letters(tables.defenses_grid(table), out.width), "")
     for line in (tables.BENCHMARK_LEGEND, *tables.untested(table)):
         out.print(line)
@@ -99,9 +99,10 @@ def answer_of(
     return Answer({"run": str(run_dir), **data}, error_of(leakage, shown.limits))
 
 
-def show_verdict(leakage: pd.DataFrame, shown: Shown, stopped: str) -> dict[str, Any]:
-    """Print the verdict, and return its part of the answer."""
+def show_verdict(leakage: pd.DataFrame, shown: Shown, stopped: str, which: str = "") -> dict[str, Any]:
+    """Print the verdict, and return its part of the answer. which: a sentence on the rows that it is of."""
     found = verdict(leakage, stopped)
+    found = replace(found, headline=which + found.headline)
     for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
         say(line)
     return {"verdict": found.as_json()}

@@ -14,7 +14,7 @@ from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.audit.plan import check_order, per_channel
+from simulator.audit.plan import check_mean, check_order, per_channel
 from simulator.cli.options import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
@@ -57,10 +57,25 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
     outputs_of(module, model, size)
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
+    check_model(model, module, {f"--initial {str(initial)!r}": pair[0], f"--final {str(final)!r}": pair[1]})
     observation = Observation(module, (pair,), size, round=1, client=0)
     if looks_swapped(module, *pair):
         raise InputError(f"--final {str(final)!r} looks less trained than --initial {str(initial)!r}: swap the two")
     return observation
+
+
+def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
+    """Raise InputError, naming the files, where checkpoints lack parameters of the model. states: by option."""
+    names = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+    lacking = {typed: [key for key in names if key not in state] for typed, state in states.items()}
+    files = [typed for typed, missing in lacking.items() if missing]
+    if not files:
+        return
+    missing, there = lacking[files[0]], list(states[files[0]])
+    what = f"{' and '.join(files)} {'have' if len(files) > 1 else 'has'} no tensor {missing[0]!r}"
+    meant = nearest(missing[0], there) if 2 * len(missing) < len(names) else ""  # else no name is meant by another
+    some = meant if "did you mean" in meant else f", but {', '.join(map(repr, there[:3]))}{', …' * (len(there) > 3)}"
+    raise InputError(f"{what}{some}: --model {name!r} is another model than the one that was saved")
 
 
 def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:
@@ -97,6 +112,8 @@ def parse_numbers(option: str, text: str | None) -> tuple[float, ...]:
         raise InputError(f"{option} {text!r}: write one number, or one for each channel, e.g. 0.49,0.48,0.45") from None
     if not all(math.isfinite(number) and (number > 0 or option != "--std") for number in numbers):
         raise InputError(f"{option} {text}: {'divide by numbers above 0' if option == '--std' else 'subtract numbers'}")
+    if option == "--mean":
+        check_mean(numbers, f"{option} {text}")
     return numbers
 
 

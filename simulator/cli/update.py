@@ -66,7 +66,7 @@ def diagnose(typed: DiagnoseCommand) -> Answer:
     say(found.verdict)
     said = diagnosis.advice(observation, knowledge, found)
     if not typed.evaluator and found.update.delta_linf > 0:
-        said = [diagnosis.whose_images(own, len(inputs)), *said]
+        said = [diagnosis.whose_images(own, len(inputs), found), *said]
     for line in said:
         say(line)
     say(f"written: {typed.out_dir / 'diagnose.json'}")

@@ -32,6 +32,16 @@ def learned(table: pd.DataFrame) -> set[str]:
     return set(table[~(table.accuracy_difference < -LOST)].defense)
 
 
+def only_learned(table: pd.DataFrame) -> str:
+    """Return a sentence on the one row that a verdict is of, where all others lost too much accuracy; else nothing."""
+    rows = learned(table)
+    if len(rows) != 1 or len(set(table.defense)) == 1:
+        return ""
+    (name,) = rows
+    called = f"row {name!r}, without a defense," if name == NONE else f"row {name!r}"
+    return f"This is {called} as all others cost more than {100 * LOST:.0f} points of accuracy. "
+
+
 def untrained(utility: pd.DataFrame) -> float:
     """Return the accuracy before any training, the mean over seeds. utility: the table."""
     return float(utility[(utility["round"] == 0) & (utility.defense == NONE)].test_accuracy.mean())

@@ -186,8 +186,9 @@ AGAINST = {  # what is exposed: what hinders it
     "members": ("random_k", "power_sgd"),
 }
 HOW = (
-    "these figures are of five seeds of digits and say which to try first: `fedspill benchmark` compares defenses, and "
-    "docs/howto/defense.md says how to choose, and what differential privacy costs"
+    "these figures are of an MLP on digits, five seeds, and of another network or other data only say which to try "
+    "first: `fedspill benchmark` compares defenses, and docs/howto/defense.md says how to choose, and what "
+    "differential privacy costs"
 )
 
 

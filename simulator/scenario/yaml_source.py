@@ -205,7 +205,28 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
     base = read_yaml(path.parent / parent, (*ancestors, path))
     if not source.data.get("sweep", True):  # the axes of others are taken back
         base.data.pop("sweep", None)
+    _yield_profiles(base.data, source.data)
     return Source(merge(base.data, source.data), {**base.lines, **source.lines})
+
+
+def _yield_profiles(base: dict[str, Any], own: dict[str, Any]) -> None:
+    """Leave out of the profiles of a benchmark what a file that extends it gives itself: a profile would replace it,
+    and no line would say so."""
+    section = base.get("benchmark")
+    profiles = section.get("profiles") if isinstance(section, dict) else None
+    if not isinstance(section, dict) or not isinstance(profiles, dict):
+        return
+    base["benchmark"] = {
+        **section,
+        "profiles": {name: _without(one, own) if isinstance(one, dict) else one for name, one in profiles.items()},
+    }
+
+
+def _without(data: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return `data` without the keys of `given`, mappings key by key."""
+    both = {key for key, value in data.items() if isinstance(value, dict) and isinstance(given.get(key), dict)}
+    kept = {key: value for key, value in data.items() if key in both or key not in given}
+    return {key: _without(value, given[key]) if key in both else value for key, value in kept.items()}
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from rich import box
 from rich.table import Table
 from torch import Tensor
 
-from attacks import ATTACKS, InputError, Knowledge, Observation, torch_generator
+from attacks import ATTACKS, InputError, Knowledge, Observation, Reconstruction, get_attack, torch_generator
 from attacks.interface.torch_tools import choose_device
 from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
+from attacks.networks.patch_embedding import find_patch_embedding
 from attacks.update.spectrum import infer_image_count
 from simulator.evaluation.candidate_images import spanned, to_input_space
 from simulator.evaluation.image_files import read_truth
@@ -31,8 +32,11 @@ def advice(observation: Observation, knowledge: Knowledge, found: Linearity) -> 
         return ["The update is zero: the client returned what it was sent, and no attack finds anything."]
     refusals = {name: _refusal(name, observation, knowledge) for name in ORDER}
     works = {name for name, refused in refusals.items() if not refused}
+    read = None if refusals["span"] else read_patches(observation)
+    if read is not None and not len(read.images):
+        works.discard("span")
     said = {
-        "span": refusals["span"] or _span(observation, found),
+        "span": refusals["span"] or _span(observation, found, read),
         "ntk": refusals["ntk"] or f"can be tried: {found.verdict}",
         "gradient_matching": refusals["gradient_matching"]
         or "can be tried: it simulates the local steps that it was told, and suits one or a few of them",
@@ -59,8 +63,28 @@ def _best(works: set[str], found: Linearity) -> str | None:
     return "gradient_matching" if "gradient_matching" in works else None
 
 
-def _span(observation: Observation, found: Linearity) -> str:
-    """Say what the spectrum of the update promises `span`."""
+def read_patches(observation: Observation) -> Reconstruction | None:
+    """Return what `span` reads off a vision transformer, a least squares that is no dearer than a promise of it; None
+    of other networks, and of an update that it refuses."""
+    patches = find_patch_embedding(observation.model, observation.input_shape)
+    if patches is None or not {patches.weight, patches.positions} <= set(observation.trainable):
+        return None
+    try:
+        return get_attack("span").run(observation, Knowledge(), torch_generator(0, "diagnosis"))
+    except InputError:
+        return None
+
+
+def _span(observation: Observation, found: Linearity, read: Reconstruction | None) -> str:
+    """Say what the spectrum of the update promises `span`. read: what it has read off patches already, if it does."""
+    if read is not None and len(read.images):
+        return (
+            "works: the update is that of one image, which the patch embedding and the positions give exactly, however "
+            "long the training"
+        )
+    if read is not None:
+        reasons = [one for one in read.warnings if one.startswith("nothing returned")]
+        return f"gives no image of this update, only those of clients of one image: {'; '.join(reasons)}"
     count = infer_image_count(observation)
     if count is None or found.update.images_layer is None:
         return (
@@ -138,18 +162,25 @@ def adversary_images(
 
 def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> int | None:
     """Return how many of the images (N, C, H, W), in the model's input space, the update was computed on, by the row
-    space of its layers; None if its first layer has no clear rank, or sees no pixels."""
-    if found.update.images_layer is None or not found.update.has_rank:
+    space of its layers; None if its first layer has no clear rank, or sees patches of more than one image."""
+    read = read_patches(observation)
+    known = Knowledge(num_private=1) if read is not None and len(read.images) else Knowledge()
+    if known.num_private is None and (found.update.images_layer is None or not found.update.has_rank):
         return None
     try:
-        residual = MembershipTest.of(observation, Knowledge()).residual(inputs)
+        residual = MembershipTest.of(observation, known).residual(inputs)
     except InputError:
         return None
     return spanned(residual)
 
 
-def whose_images(own: int | None, number: int) -> str:
+def whose_images(own: int | None, number: int, found: Linearity) -> str:
     """Say whether the images of a measurement are those of the update."""
+    if own is None and found.update.images_layer is None:
+        return (
+            "It is unknown whether these images were trained on: no linear layer sees whole images, so the ranks above "
+            "do not tell; `fedspill member` may."
+        )
     if own is None:
         return "It is unknown whether these images were trained on: the first layer's update has no clear rank."
     if own == number:

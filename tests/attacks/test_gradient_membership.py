@@ -51,6 +51,13 @@ def test_members_of_a_client_of_hundreds_stand_out_where_row_spaces_have_no_room
         assert found.auc > auc(cosines(observation, images, labels)) + 0.02
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_candidate_that_no_other_stands_beside_is_refused(copies):
+    one = digits(1), digit_classes(1)
+    with pytest.raises(InputError, match="give several candidates, or images that are no members"):
+        gradient_scores(client(mlp(64), one[0], 1), *(part.repeat_interleave(copies, 0) for part in one))
+
+
 def test_images_that_are_all_no_members_look_alike():
     observation, images, labels = federation()
     scores = gradient_scores(observation, images[MEMBERS:], labels[MEMBERS:])

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from attacks import InputError
-from simulator.audit.owners import AuditTruth, describe_owners, doubt_owners, owners_by_name, owners_said
+from attacks import InputError, Knowledge, Observation, Reconstruction
+from simulator.audit.owners import AuditTruth, describe_owners, doubt_owners, only_owner, owners_by_name, owners_said
 from simulator.audit.recording import SeenClient
 from simulator.evaluation.image_files import ImageFiles
+from simulator.evaluation.truth import Attacked
+from simulator.results.keys import ObservationKey, RecordedObservation
 
 
 def files(*names):
@@ -67,6 +70,24 @@ def test_whose_truth_is_taken_is_said_and_doubted(tmp_path, folder, owners, said
     assert [line for line in lines if line not in described] == []
     doubts = doubt_owners(truth, clients, said)
     assert len(doubts) == bool(doubt) and doubt in "".join(doubts)
+
+
+def test_one_file_is_that_of_one_client_whatever_its_name():
+    one, two = {3: SeenClient(node=17)}, {0: SeenClient(node=17), 1: SeenClient(node=3)}
+    assert only_owner(files("ours"), one) == {3: 0}
+    assert only_owner(files("ours"), two) is None and only_owner(files("ours", "theirs"), one) is None
+
+
+def test_candidates_are_told_remedies_that_every_command_has(tmp_path):
+    np.savez(tmp_path / "t.npz", images=np.random.default_rng(0).random((4, 1, 2, 2)).astype(np.float32))
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(8, 2))  # its update does not show N
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    key = ObservationKey(1, 0, "server")
+    recorded, found = RecordedObservation.of(key, (("a", "b"),), (0,), (0,)), Reconstruction(*torch.zeros(2, 0))
+    attacked = Attacked(recorded, Observation(model, ((state, state),), (1, 2, 2)), Knowledge(), found)
+    said = AuditTruth(tmp_path / "t.npz", None, (1, 2, 2), None, {}).truth(attacked)
+    assert "--know num_private=N" in said and "of a single client by anything" in said
+    assert "--owner NODE=FOLDER of `fedspill audit`" in said
 
 
 def test_whose_a_folder_is_can_be_said():

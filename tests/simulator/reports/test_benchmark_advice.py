@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from simulator.reports.benchmark_advice import advice, compared, learned, untrained
+from simulator.reports.benchmark_advice import advice, compared, learned, only_learned, untrained
 
 
 def table(*rows):
@@ -45,6 +45,12 @@ def test_a_defense_that_learns_nothing_is_no_equal_of_one_that_does():
     assert learned(table(NONE, CHANCE, SPARSE)) == {"none", "random_k"}
     said = advised(NONE, CHANCE, SPARSE)
     assert "dp_sgd" not in said[0] and any(line.startswith("Not compared: dp_sgd cost more than 10") for line in said)
+
+
+def test_a_verdict_of_one_row_names_it():
+    said = "This is row 'none', without a defense, as all others cost more than 10 points of accuracy. "
+    assert only_learned(table(NONE, CHANCE)) == said
+    assert only_learned(table(NONE, CHANCE, SPARSE)) == only_learned(table(NONE)) == ""
 
 
 def test_one_that_costs_more_and_lets_less_through_is_named():

@@ -89,6 +89,16 @@ def test_the_command_line_has_the_last_word_on_a_benchmark(tmp_path):
         load_any(written(tmp_path, "name: x\n"), "quick")
 
 
+def test_what_a_file_gives_wins_over_a_profile_of_the_file_it_extends(tmp_path):
+    text = f"extends: {DEFENSES}\nname: mine\nbenchmark:\n  defenses: [none, power_sgd, noise]\n"
+    mine, shipped = load_benchmark(written(tmp_path, text), "quick"), load_benchmark(DEFENSES, "quick")
+    assert [cell.scenario.defense for cell in mine.cells()] == ["none", "power_sgd", "noise"]  # one seed, as quick says
+    assert mine.adversary.attacks == shipped.adversary.attacks  # what it does not give, the profile still does
+    own = f"{text}  profiles: {{quick: {{benchmark: {{defenses: [noise]}}}}}}\n"
+    cells = load_benchmark(written(tmp_path, own), "quick").cells()  # its own profile stands above its own list
+    assert [cell.scenario.defense for cell in cells] == ["noise"]
+
+
 def test_mnist_takes_the_place_of_digits_where_its_folder_is_given():
     scenario = load_benchmark(DEFENSES, None, ["data.root=/somewhere", "model.width=777"])
     assert scenario.data.name == "mnist" and scenario.partition.images == 20 and scenario.model.options["width"] == 777

@@ -377,6 +377,11 @@ def test_an_attack_of_the_users_own_is_not_said_to_be_untried():
         del ATTACKS["mine.pairs:RowDifferences"]
 
 
+def test_remedies_say_that_they_were_measured_on_an_mlp():
+    *_, how = verdict(table({"recovered": 8})).of("next")
+    assert how.startswith("These figures are of an MLP on digits, five seeds, and of another network")
+
+
 def test_nothing_exposed_needs_no_remedy():
     assert verdict(table({})).of("next") == []
 

@@ -6,7 +6,9 @@ from torch import nn
 from attacks import Knowledge, Observation
 from attacks.interface.torch_tools import torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
-from simulator.tools.diagnosis import advice
+from simulator.tools.diagnosis import advice, own_images, whose_images
+from tests.attacks.span.variants.test_patch_embedding import SHAPE as PICTURE
+from tests.attacks.span.variants.test_patch_embedding import Timm
 from tests.simulator.audit.recorded import NORMALIZATION, SHAPE, digits, network, trained
 
 
@@ -43,3 +45,32 @@ def test_an_update_of_zero_is_said_to_be_one():
     model = network(64)
     (said,) = advised(model, start_of(model), start_of(model))
     assert said.startswith("The update is zero")
+
+
+def transformer_diagnosed(count):
+    """(how many of the private and of foreign images are the update's, what is said of it, the advice) after three
+    steps on `count` images."""
+    model, images = Timm(), torch.rand((count, *PICTURE), generator=torch.Generator().manual_seed(0))
+    start = start_of(model)
+    descent = torch.optim.SGD(model.parameters(), lr=0.02)
+    for _ in range(3):
+        descent.zero_grad()
+        nn.functional.cross_entropy(model(images), torch.arange(count)).backward()
+        descent.step()
+    observation = Observation(model, ((start, start_of(model)),), PICTURE)
+    generator = torch_generator(0, "test")
+    found = Linearity(UpdateFacts.of(observation, generator), OnImages.of(observation, images, generator, points=()))
+    own, foreign = (own_images(observation, one, found) for one in (images, 1 - images))
+    return own, foreign, whose_images(own, count, found), advice(observation, Knowledge(), found)
+
+
+def test_the_image_of_a_vision_transformer_is_promised_after_any_number_of_steps_and_recognized():
+    own, foreign, whose, (first, span, *_) = transformer_diagnosed(1)
+    assert (own, foreign) == (1, 0) and whose.startswith("The image is among those")
+    assert first == "Try `span` first." and "however long the training" in span and "one local step" not in span
+
+
+def test_of_a_vision_transformer_with_three_images_span_is_not_promised():
+    own, foreign, whose, (first, span, *_) = transformer_diagnosed(3)
+    assert own is None and foreign is None and "no linear layer sees whole images" in whose
+    assert "`span`" not in first and "gives no image of this update, only those of clients of one image" in span
