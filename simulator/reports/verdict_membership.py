@@ -136,8 +136,15 @@ def _scored(good: pd.DataFrame) -> str:
     if not good.membership_auc.notna().any():
         return ""
     if not good.tells_members.any():
-        most = good.membership_auc.max()
-        return f"Membership: the update does not tell private images from others (AUC at most {most:.2f})"
+        if good.tells_candidates.any():  # members are told: of few images even an AUC of 1 may be chance
+            return ""
+        row = good.loc[good.membership_auc.idxmax()]
+        low, high = row.membership_auc_low, row.membership_auc_high
+        within = "" if pd.isna(low) or pd.isna(high) else f", 95 % interval {low:.2f} to {high:.2f}"
+        return (
+            "Membership: that an update tells private images from others was not shown "
+            f"(AUC at most {row.membership_auc:.2f}{within})"
+        )
     row = _most_telling(good)
     rates = {"membership_tpr": "1,000", "membership_tpr_1pct": "100"}
     rate = next((name for name in rates if pd.notna(row[name])), None)

@@ -102,11 +102,21 @@ def test_leakage_of_nothing_beside_certain_membership_is_reconciled_in_one_sente
 
 
 def test_an_auc_that_chance_explains_is_no_membership():
-    found = verdict(table({"membership_auc": 0.65, "membership_auc_low": 0.45}))
+    row = {"membership_auc": 0.65, "membership_auc_low": 0.45, "membership_auc_high": 0.81}
+    found = verdict(table(row))
     assert found.level == "nothing shown"
-    assert "Membership: the update does not tell private images from others (AUC at most 0.65)." in found.of(
-        "shown", "tried"
-    )
+    assert (
+        "Membership: that an update tells private images from others was not shown (AUC at most 0.65, 95 % interval "
+        "0.45 to 0.81)."
+    ) in found.of("tried")
+
+
+def test_an_auc_of_one_image_denies_no_member_that_was_told():
+    """A newcomer's case: the interval of one image holds 0.5, and the image was told at 1 false alarm in 1,000."""
+    row = recovered(1, of=1, membership_auc=1.0, membership_auc_low=0.35, membership_auc_high=1.0)
+    found = verdict(table(row | told(1, of=1, membership_fpr=0.001, membership_p=0.001)))
+    (line,) = (line for line in found.of(*FOUND) if line.startswith("Membership"))
+    assert line.startswith("Membership: 1 of 1 candidate took part, at 1 false alarm in 1,000")
 
 
 def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
