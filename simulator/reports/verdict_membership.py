@@ -101,7 +101,12 @@ def _candidates(good: pd.DataFrame) -> str:
         return ""
     row = _most_told(tested)
     if not row.tells_candidates:
-        return f"Membership: no update tells the candidates from images that are no members (at most {_told(row)})"
+        count, of = int(row.membership_told), row.membership_candidates
+        stand = f"{count} of {counted(of, 'candidate')} stand{'s' * (count == 1)} out"
+        return (
+            f"Membership: {stand}, {_alarms(row)}, by the update of {whose(row.client)} in round {row['round']}: which "
+            "took part was not shown, nor that any did not, as noise, or a wrong --mean or --std, hides members"
+        )
     names = [*settings_of(good), "round", "client", "threat_model"]
     told, updates = (len(rows[names].drop_duplicates()) for rows in (tested[tested.tells_candidates], tested))
     return (
@@ -112,11 +117,12 @@ def _candidates(good: pd.DataFrame) -> str:
 
 def _told(row: pd.Series) -> str:
     """22 of 100 candidates took part, at 1 false alarm in 100 (1 of them by chance)."""
-    count, of = row.membership_told, row.membership_candidates
-    return (
-        f"{count:.0f} of {counted(of, 'candidate')} took part, at 1 false alarm in {1 / row.membership_fpr:,.0f} "
-        f"({row.membership_fpr * of:.2g} of them by chance)"
-    )
+    return f"{row.membership_told:.0f} of {counted(row.membership_candidates, 'candidate')} took part, {_alarms(row)}"
+
+
+def _alarms(row: pd.Series) -> str:
+    chance = row.membership_fpr * row.membership_candidates
+    return f"at 1 false alarm in {1 / row.membership_fpr:,.0f} ({chance:.2g} of them by chance)"
 
 
 def _most_told(good: pd.DataFrame) -> pd.Series:

@@ -335,6 +335,15 @@ def test_members_are_told_though_every_attack_broke():
     assert any(line.startswith("Against exposed members") for line in found.of("next"))
 
 
+def test_candidates_of_whom_none_stands_out_are_not_said_to_have_taken_no_part():
+    """A newcomer's case: all 20 had taken part, the mean was wrong, and it read "at most 0 of 20 took part"."""
+    auc = {"membership_auc": 0.91, "membership_auc_low": 0.8, "membership_auc_high": 0.97}
+    lines = verdict(table(auc | told(0, of=20, membership_p=1.0))).of("shown")
+    (line,) = (line for line in lines if "candidates" in line)
+    assert "nor that any did not" in line and "a wrong --mean or --std, hides members" in line
+    assert "0 of 20 candidates took part" not in line and "no update tells" not in str(lines)
+
+
 def test_features_alone_are_an_exposure_of_their_own():
     found = verdict(table({"num_features": 8, "num_reconstructed": 0}))
     assert found.level == "partly exposed" and "features" in found.headline and "8 of 8 images" in found.headline
