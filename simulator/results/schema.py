@@ -100,8 +100,9 @@ LEAKAGE = Table(
     "leakage.csv, leakage.parquet",
     "One row per round, client, threat model, attack, defense, seed and target.",
     Column("round", INTEGER, "round of the federation, from 1", KEY),
-    Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure aggregation)",
-           KEY, text=cells.client),
+    Column("client", INTEGER, "the client's number: in a run its partition id, in an audit the place in the order in "
+           "which the server first saw clients, from 0 (recording.json: its node id and name); −1 for the union of the "
+           "round's clients (observer, secure aggregation)", KEY, text=cells.client),
     Column("threat_model", TEXT, "who sees what. server: what each client returned; observer: the global models before "
            "and after the round; history and server_history: all rounds so far", KEY, title="threat"),
     Column("attack", TEXT, "the attack's label", KEY),

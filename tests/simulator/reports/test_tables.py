@@ -135,3 +135,9 @@ def test_a_benchmark_of_the_longest_names_has_every_cell_whole_in_eighty_columns
     lines = printed(in_letters(defenses_grid(pd.DataFrame([row])), 80)).splitlines()
     assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
     assert {"0.25", ".12–.88", "0.75", "12.3"} <= set(" ".join(lines[3:]).split())
+
+
+def test_the_number_of_a_client_is_said_for_runs_and_for_audits():
+    """A newcomer's case: "partition id", where a recording had numbered the hospitals itself."""
+    meaning = next(column.meaning for column in leakage_grid(rows()).columns if column.name == "client")
+    assert "in a run its partition id" in meaning and "in an audit" in meaning and "recording.json" in meaning
