@@ -12,7 +12,7 @@ from rich.table import Table
 
 from attacks.interface.errors import InputError
 from simulator.reports.benchmark_table import NONE, strongest
-from simulator.reports.verdict_words import at_worst, told_briefly, viewer
+from simulator.reports.verdict_words import at_worst, shortened, told_briefly, viewer
 from simulator.results.cells import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
@@ -230,7 +230,7 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
 
 def _cut(remark: str) -> str:
     """Cut a remark, so that rows stay low: the page has every kind of remark in full above."""
-    return remark if len(remark) <= LONGEST_REMARK else f"{remark[:LONGEST_REMARK].rstrip()} …"
+    return remark if len(remark) <= LONGEST_REMARK else f"{shortened(remark, LONGEST_REMARK)} …"
 
 
 def exposure_grid(leakage: pd.DataFrame) -> Grid:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attacks.update.private_set import UNKNOWN_MEAN
-from simulator.reports.tables import exposure_grid
+from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.reports.verdict_words import AGAINST, REMEDIES
 from simulator.results.schema import LEAKAGE
@@ -159,7 +159,23 @@ def test_caveats_are_said_once_however_many_rows_have_them():
     guess = "the first layer's spectrum has no clear gap: {} private images is a guess (noise)"
     found = verdict(table(recovered(8, detail=guess.format(5)), recovered(8, detail=guess.format(53))))
     (line,) = (line for line in found.of(*LIMITS) if "guess" in line)
-    assert line.startswith("In 2 rows: ") and "5 is a guess" in line
+    assert line.startswith("In 2 rows: ") and "5 to 53 is a guess" in line
+
+
+def test_numbers_that_differ_between_rows_are_said_from_the_least_to_the_largest():
+    """A newcomer's case: "this row has 20" of rows that have 20, 200 or 60."""
+    remark = "280 are given, and row_{} has {} at p = {}"
+    rows = [recovered(8, detail=remark.format(1, *numbers)) for numbers in ((20, 0.5), (200, 0.01), (60, 0.5))]
+    (line,) = (line for line in verdict(table(*rows)).of("caveats") if "280" in line)
+    assert line == "In 3 rows: 280 are given, and row_1 has 20 to 200 at p = 0.01 to 0.5."
+
+
+def test_a_cut_remark_ends_in_a_whole_word():
+    """A newcomer's case: "this row has 20 …" of a row that has 200."""
+    remark = f"{'a' * 136} 200 images"
+    assert f"{'a' * 136} 200 …" in leakage_grid(table({"detail": remark})).cells()["remarks"]
+    remark = f"{'a' * 138} 200 images"
+    assert f"{'a' * 138} …" in leakage_grid(table({"detail": remark})).cells()["remarks"]
 
 
 def test_what_was_not_tried_failed_or_ran_out_of_time_is_said_with_its_reason():
