@@ -51,6 +51,7 @@ def test_files_called_by_the_node_ids_are_theirs():
         (True, {0: 1}, {"17": "1"}, (None, None), ["client 0: truth from t/1 (2 images)"], ""),
         (True, {0: 1, 1: 1}, {"b": "1", "a": "1"}, ("b", "a"), [], "clients 0 and 1 are compared with one truth, '1'"),
         (False, None, {}, (None, None), ["all clients: truth from t (4 images)"], "2 clients are compared with one"),
+        (True, None, {}, (None, None), [], "'t': the updates could not tell which file or folder of --truth is whose"),
         (False, {0: 0}, {"17": "t"}, (None, None), ["client 0: truth from t (4 images)"], ""),
     ],
 )
