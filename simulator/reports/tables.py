@@ -248,8 +248,8 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
              where, _number(own.membership_auc.max(), 2),
              "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}")
         )  # fmt: skip
-    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "candidates told")
-    columns = [Heading(name, name in ("images at worst", "membership AUC", "candidates told")) for name in names]
+    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "stand out")
+    columns = [Heading(name, name in ("images at worst", "membership AUC", "stand out")) for name in names]
     return grid("Who can do it, and knowing what", _by_column(columns, lines), empty=NOTHING)
 
 

@@ -226,8 +226,9 @@ LEAKAGE = Table(
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
     Column("membership_told", COUNT, "of those, predicted members: with a score above `membership_threshold`", TOLD,
-           title="members", text=cells.members,
-           legend="of the candidates, told to have taken part, at the false-positive rate of the verdict."),
+           title="stand out", text=cells.members,
+           legend="of the candidates, at the false-positive rate of the verdict, which says where chance does not "
+           "explain as many."),
     Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
            "that so many images held out can keep", TOLD, SHARE),
     Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),

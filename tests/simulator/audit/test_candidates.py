@@ -67,15 +67,15 @@ def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
     members = LEAKAGE.columns["membership_told"]
     assert [members.cell(row) for _, row in table.iterrows()] == told
     page = leakage_grid(table)
-    column = [heading.name for heading in page.columns].index("members")
+    column = [heading.name for heading in page.columns].index("stand out")
     assert sorted(row[column] for row in page.rows) == sorted(told)
-    assert "candidates told" in [heading.name for heading in exposure_grid(table).columns]
+    assert "stand out" in [heading.name for heading in exposure_grid(table).columns]
 
 
 def test_what_was_not_tried_is_said_and_how_it_is(audited):
     table = audited("blind").leakage
     assert NOT_TRIED in verdict(table).of("caveats") and "embership" not in str(verdict(table).of("shown", "tried"))
-    assert "members" not in leakage_grid(table).cells()
+    assert "stand out" not in leakage_grid(table).cells()
 
 
 def test_of_one_pool_for_all_clients_it_is_told_which_images_took_part(audited):
