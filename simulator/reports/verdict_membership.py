@@ -62,12 +62,19 @@ def tells(good: pd.DataFrame) -> bool:
     return bool(good.tells_members.any() or good.tells_candidates.any())
 
 
+def none_recovered(good: pd.DataFrame) -> str:
+    """Say that there is no image, of the rows that were compared with a truth where not all of them were."""
+    compared = int(good.scored.sum())
+    if not compared:
+        return "No image is sure"
+    where = "" if good.scored.all() else f" in the {counted(compared, 'row')} that had a truth to be compared with"
+    return f"No image was recovered{where}"
+
+
 def membership_headline(good: pd.DataFrame, tested: pd.DataFrame) -> str:
     """Return the headline if members are told and no image is. tested: rows with a result or candidates."""
     unbeaten = most_unbeaten(good)
-    nothing = "No image was recovered" if good.scored.any() else "No image is sure"
-    if good.empty:
-        nothing = "No attack gave an image"
+    nothing = "No attack gave an image" if good.empty else none_recovered(good)
     if unbeaten:
         nothing = f"No more images were recovered than chance has ({unbeaten} at most)"
     if tested.tells_candidates.any():

@@ -360,6 +360,17 @@ def test_candidates_of_whom_none_stands_out_are_not_said_to_have_taken_no_part()
     assert "0 of 20 candidates took part" not in line and "no update tells" not in str(lines)
 
 
+def test_no_image_was_recovered_of_rows_that_had_a_truth_alone():
+    """A newcomer's case: 12 of 15 rows had none."""
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan) | {"num_reconstructed": 0}
+    members = told(43, client=2)
+    mixed = verdict(table(blind | members, blind, {}))
+    assert mixed.headline.startswith("No image was recovered in the 1 row that had a truth to be compared with, but")
+    assert "The server has no sure image." in mixed.of("tried")
+    assert verdict(table(members, {})).headline.startswith("No image was recovered, but")
+    assert verdict(table(blind | members)).headline.startswith("No image is sure, but")
+
+
 def test_features_alone_are_an_exposure_of_their_own():
     found = verdict(table({"num_features": 8, "num_reconstructed": 0}))
     assert found.level == "partly exposed" and "features" in found.headline and "8 of 8 images" in found.headline
