@@ -72,8 +72,8 @@ class AuditTruth:
         if count is None or distinct > count:
             row = "nothing tells how many images this row has" if count is None else f"this row has {count}"
             if self.owners is None:
-                given = f"{distinct} different ones are given, whose is not known"
-                return f"{CANDIDATES}: {given}, and {row}; {_ask_whose(files)}"
+                given = f"{distinct} different ones are given" if distinct != 1 else "1 is given"
+                return f"{CANDIDATES}: {given}, whose is not known, and {row}; {_ask_whose(files)}"
             if count is not None:
                 notes.append(f"{distinct} different images are said to be private, and {row}: some took no part in it")
         if self.normalization is None:

@@ -1,5 +1,7 @@
 """Whose file is whose: by name, by what updates tell, or not at all."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -79,3 +81,10 @@ def test_whose_a_folder_is_can_be_said():
         owners_said(names, clients, {"5": "bob"})
     with pytest.raises(InputError, match=r"--truth holds no 'bop'; did you mean 'bob'"):
         owners_said(names, clients, {"0": "bop"})
+
+
+def test_one_image_of_which_nobody_said_whose_it_is_is_one(tmp_path):
+    np.savez(tmp_path / "one.npz", images=np.zeros((1, 1, 2, 2), np.float32))
+    row = SimpleNamespace(recorded=SimpleNamespace(key="row"))
+    said = AuditTruth(tmp_path / "one.npz", None, (1, 2, 2), None, {"row": 0}).truth(row)
+    assert ": 1 is given, whose is not known, and this row has 0; to score attacks" in said
