@@ -31,6 +31,10 @@ WHOSE = (
     "to score attacks, say whose images are whose: a folder with a file or folder for each client (client_00.npz, …), "
     "called by its number, name or node id (of a single client by anything), or --owner NODE=FOLDER of `fedspill audit`"
 )
+UNTOLD_FILES = (
+    "the updates could not tell which file or folder of --truth is whose: say so by --owner NODE=FOLDER, with the node "
+    "ids in recording.json"
+)
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
     "brightness and contrast, and count as not recovered; give --mean and --std"
@@ -69,7 +73,8 @@ class AuditTruth:
             unknown = "nothing tells how many images this row has (--know num_private=N does)"
             row = unknown if count is None else f"this row has {count}"
             if self.owners is None:
-                return f"{CANDIDATES}: {distinct} different ones are given, whose is not known, and {row}; {WHOSE}"
+                given = f"{distinct} different ones are given" if distinct != 1 else "1 is given"
+                return f"{CANDIDATES}: {given}, whose is not known, and {row}; {_ask_whose(files)}"
             if count is not None:
                 notes.append(f"{distinct} different images are said to be private, and {row}: some took no part in it")
         if self.normalization is None:
@@ -130,13 +135,14 @@ def describe_owners(truth: AuditTruth, clients: Mapping[int, SeenClient]) -> lis
 
 def doubt_owners(truth: AuditTruth, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> list[str]:
     """Name clients that share a truth, and those that `--owner` (said) calls by a number that is not their own."""
-    names, owners, doubts = read_truth(truth.path, truth.shape).names, truth.owners, []
+    files, owners, doubts = read_truth(truth.path, truth.shape), truth.owners, []
     if owners is None:
-        one = f"{len(clients)} clients are compared with one truth, {truth.path.name!r}: {WHOSE}"
+        one = f"{len(clients)} clients are compared with one truth, {truth.path.name!r}: {_ask_whose(files)}"
         return [one] if len(clients) > 1 else []
     for file in {file: None for file in owners.values() if list(owners.values()).count(file) > 1}:
         shared = " and ".join(str(client) for client in owners if owners[client] == file)
-        doubts.append(f"clients {shared} are compared with one truth, {names[file]!r}: give each its own by --owner")
+        one = f"clients {shared} are compared with one truth, {files.names[file]!r}"
+        doubts.append(f"{one}: give each its own by --owner")
     for client in owners:
         if str(client) in said and str(client) != str(clients[client].name):
             doubts.append(
@@ -144,6 +150,11 @@ def doubt_owners(truth: AuditTruth, clients: Mapping[int, SeenClient], said: Map
                 "which the server first saw them"
             )
     return doubts
+
+
+def _ask_whose(files: ImageFiles) -> str:
+    """Say what is to be given where nobody knows the owners of these files."""
+    return UNTOLD_FILES if files.by_client else WHOSE
 
 
 def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> dict[int, int]:

@@ -90,11 +90,11 @@ def read_labels(path: Path, count: int) -> Tensor | None:
 
 
 def _npz_images(path: Path, called: str, in_pixels: bool) -> Tensor:
+    remedy = f"give an npz file, by numpy.savez(FILE, images=…), or a folder of pictures ({', '.join(ENDINGS)})"
     if not path.exists():
-        raise InputError(f"{called} {str(path)!r} does not exist")
+        raise InputError(f"{called} {str(path)!r} does not exist: {remedy}")
     if not npz_fields(path):
-        pictures = f"a folder of pictures ({', '.join(ENDINGS)})"
-        raise InputError(f"{called} {str(path)!r}: give an npz file, by numpy.savez(FILE, images=…), or {pictures}")
+        raise InputError(f"{called} {str(path)!r}: {remedy}")
     pixels = npz_array(path, "images", called)
     if pixels.ndim != 4 or not len(pixels) or (pixels.dtype != np.uint8 and pixels.dtype.kind != "f"):
         raise InputError(

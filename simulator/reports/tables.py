@@ -12,7 +12,7 @@ from rich.table import Table
 
 from attacks.interface.errors import InputError
 from simulator.reports.benchmark_table import NONE, strongest
-from simulator.reports.verdict_words import at_worst, told_briefly, viewer
+from simulator.reports.verdict_words import at_worst, shortened, told_briefly, viewer
 from simulator.results.cells import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
@@ -230,7 +230,7 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
 
 def _cut(remark: str) -> str:
     """Cut a remark, so that rows stay low: the page has every kind of remark in full above."""
-    return remark if len(remark) <= LONGEST_REMARK else f"{remark[:LONGEST_REMARK].rstrip()} …"
+    return remark if len(remark) <= LONGEST_REMARK else f"{shortened(remark, LONGEST_REMARK)} …"
 
 
 def exposure_grid(leakage: pd.DataFrame) -> Grid:
@@ -240,17 +240,30 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst = worst_of(own)
-        where = f"{owner(int(worst.client))}, round {worst['round']}" + (f", {worst.setting}" if worst.setting else "")
-        known, members = told_briefly(worst), own[own.membership_told.notna()]
-        most = members.loc[members.membership_told.idxmax()] if len(members) else None
+        auc, told = (_most(own, name, worst) for name in ("membership_auc", "membership_told"))
         lines.append(
-            (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), known, at_worst(worst),
-             where, _number(own.membership_auc.max(), 2),
-             "" if most is None else f"{most.membership_told:.0f} of {most.membership_candidates:.0f}")
+            (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), told_briefly(worst),
+             at_worst(worst), _of_whom(worst), auc, told)
         )  # fmt: skip
-    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "candidates told")
-    columns = [Heading(name, name in ("images at worst", "membership AUC", "candidates told")) for name in names]
+    names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "stand out")
+    columns = [Heading(name, name in ("images at worst", "membership AUC", "stand out")) for name in names]
     return grid("Who can do it, and knowing what", _by_column(columns, lines), empty=NOTHING)
+
+
+def _most(own: pd.DataFrame, name: str, worst: pd.Series) -> str:
+    """Return the largest value of a column, and whose it is where it is of another update than `worst`; of equals that
+    of `worst` itself."""
+    if own[name].isna().all():
+        return ""
+    most = own.loc[own[name].idxmax()]
+    most = worst if worst[name] == most[name] else most
+    cell = LEAKAGE.columns[name].cell(most)
+    same = all(most[key] == worst[key] for key in ("client", "round", "setting"))
+    return cell if same else f"{cell} ({_of_whom(most)})"
+
+
+def _of_whom(row: pd.Series) -> str:
+    return f"{owner(int(row.client))}, round {row['round']}" + (f", {row.setting}" if row.setting else "")
 
 
 def utility_of(run: Run) -> Grid | None:

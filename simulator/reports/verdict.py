@@ -18,6 +18,7 @@ from simulator.reports.verdict_membership import (
     membership_headline,
     membership_lines,
     most_unbeaten,
+    none_recovered,
     reconciled,
     tells,
     untold,
@@ -251,7 +252,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
     if "members" in exposed:
         return membership_headline(good, tested)
     if exposed:
-        return f"No image was recovered, but {features_line(good) or classes_line(good)}"
+        return f"{none_recovered(good)}, but {features_line(good) or classes_line(good)}"
     if level == "no result":
         unknown = _unknown(rows)
         return f"{unknown}; no other attack showed anything" if unknown and len(good) else NOTHING_KNOWN
@@ -324,7 +325,7 @@ def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
         if not lost:
             unbeaten = most_unbeaten(own)
             nothing = f"recovers no more than chance ({unbeaten} at most)" if unbeaten else "recovers no image"
-            lines.append(f"{viewer(threat_model)} {nothing if own.scored.any() else 'has no sure image'}")
+            lines.append(f"{viewer(threat_model)} {nothing if unbeaten or own.scored.all() else 'has no sure image'}")
             continue
         losing, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
         of = at_worst(worst) if worst.scored else counted(worst.best, "image")

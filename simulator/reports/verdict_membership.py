@@ -62,12 +62,19 @@ def tells(good: pd.DataFrame) -> bool:
     return bool(good.tells_members.any() or good.tells_candidates.any())
 
 
+def none_recovered(good: pd.DataFrame) -> str:
+    """Say that there is no image, of the rows that were compared with a truth where not all of them were."""
+    compared = int(good.scored.sum())
+    if not compared:
+        return "No image is sure"
+    where = "" if good.scored.all() else f" in the {counted(compared, 'row')} that had a truth to be compared with"
+    return f"No image was recovered{where}"
+
+
 def membership_headline(good: pd.DataFrame, tested: pd.DataFrame) -> str:
     """Return the headline if members are told and no image is. tested: rows with a result or candidates."""
     unbeaten = most_unbeaten(good)
-    nothing = "No image was recovered" if good.scored.any() else "No image is sure"
-    if good.empty:
-        nothing = "No attack gave an image"
+    nothing = "No attack gave an image" if good.empty else none_recovered(good)
     if unbeaten:
         nothing = f"No more images were recovered than chance has ({unbeaten} at most)"
     if tested.tells_candidates.any():
@@ -101,7 +108,12 @@ def _candidates(good: pd.DataFrame) -> str:
         return ""
     row = _most_told(tested)
     if not row.tells_candidates:
-        return f"Membership: no update tells the candidates from images that are no members (at most {_told(row)})"
+        count, of = int(row.membership_told), row.membership_candidates
+        stand = f"{count} of {counted(of, 'candidate')} stand{'s' * (count == 1)} out"
+        return (
+            f"Membership: {stand}, {_alarms(row)}, by the update of {whose(row.client)} in round {row['round']}: which "
+            "took part was not shown, nor that any did not, as noise, or a wrong --mean or --std, hides members"
+        )
     names = [*settings_of(good), "round", "client", "threat_model"]
     told, updates = (len(rows[names].drop_duplicates()) for rows in (tested[tested.tells_candidates], tested))
     return (
@@ -112,11 +124,12 @@ def _candidates(good: pd.DataFrame) -> str:
 
 def _told(row: pd.Series) -> str:
     """22 of 100 candidates took part, at 1 false alarm in 100 (1 of them by chance)."""
-    count, of = row.membership_told, row.membership_candidates
-    return (
-        f"{count:.0f} of {counted(of, 'candidate')} took part, at 1 false alarm in {1 / row.membership_fpr:,.0f} "
-        f"({row.membership_fpr * of:.2g} of them by chance)"
-    )
+    return f"{row.membership_told:.0f} of {counted(row.membership_candidates, 'candidate')} took part, {_alarms(row)}"
+
+
+def _alarms(row: pd.Series) -> str:
+    chance = row.membership_fpr * row.membership_candidates
+    return f"at 1 false alarm in {1 / row.membership_fpr:,.0f} ({chance:.2g} of them by chance)"
 
 
 def _most_told(good: pd.DataFrame) -> pd.Series:
@@ -136,8 +149,15 @@ def _scored(good: pd.DataFrame) -> str:
     if not good.membership_auc.notna().any():
         return ""
     if not good.tells_members.any():
-        most = good.membership_auc.max()
-        return f"Membership: the update does not tell private images from others (AUC at most {most:.2f})"
+        if good.tells_candidates.any():  # members are told: of few images even an AUC of 1 may be chance
+            return ""
+        row = good.loc[good.membership_auc.idxmax()]
+        low, high = row.membership_auc_low, row.membership_auc_high
+        within = "" if pd.isna(low) or pd.isna(high) else f", 95 % interval {low:.2f} to {high:.2f}"
+        return (
+            "Membership: that an update tells private images from others was not shown "
+            f"(AUC at most {row.membership_auc:.2f}{within})"
+        )
     row = _most_telling(good)
     rates = {"membership_tpr": "1,000", "membership_tpr_1pct": "100"}
     rate = next((name for name in rates if pd.notna(row[name])), None)

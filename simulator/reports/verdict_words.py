@@ -37,6 +37,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
 GUESS = r"\bimages (is )?a guess"  # in `detail`: the number of images is a guess
 LONGEST = 320  # letters of one reason
+NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"  # not of a name, as in layer2
 
 
 def told(row: pd.Series) -> str:
@@ -91,14 +92,30 @@ def counted(count: float, noun: str) -> str:
 
 def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
     """Return (remark of `detail` in plain words, number of rows), once for remarks that differ in numbers alone."""
-    found: dict[str, tuple[str, int]] = {}
+    found: dict[str, list[str]] = {}
     for detail, status in zip(rows.detail.fillna(""), rows.status, strict=True):
         for remark in detail.split("; ") if status == "ok" else [detail]:
             words = plain(remark)
-            kind = re.sub(r"[\d.]+(e-?\d+)?", "#", words)
-            first, count = found.get(kind, (words, 0))
-            found[kind] = (first, count + 1)
-    return [(text, count) for text, count in found.values() if text]
+            found.setdefault(re.sub(r"[\d.]+(e-?\d+)?", "#", words), []).append(words)
+    return [(_merged(texts), len(texts)) for texts in found.values() if texts[0]]
+
+
+def _merged(texts: Sequence[str]) -> str:
+    """Return one text for texts that differ in numbers alone: 20, 200 and 60 images are 20 to 200. Where they differ in
+    a name, the first."""
+    parts = [re.split(NUMBER, text) for text in dict.fromkeys(texts)]
+    if len({tuple(own[::2]) for own in parts}) > 1:
+        return texts[0]
+    said = []
+    for place, own in enumerate(zip(*parts, strict=True)):  # words and numbers take turns
+        numbers = sorted(dict.fromkeys(own), key=float) if place % 2 else [own[0]]
+        said.append(" to ".join(dict.fromkeys((numbers[0], numbers[-1]))))
+    return "".join(said)
+
+
+def shortened(text: str, letters: int) -> str:
+    """Return a text up to its last whole word within so many letters: half of a number is another number."""
+    return text if len(text) <= letters else text[: letters + 1].rpartition(" ")[0].rstrip()
 
 
 def plain(remark: str) -> str:
@@ -106,7 +123,7 @@ def plain(remark: str) -> str:
     for pattern, words in PLAIN:
         if match := re.fullmatch(pattern, remark):
             return words.format(*(group for group in match.groups() if group is not None))
-    return remark if len(remark) <= LONGEST else f"{remark[:LONGEST]} (more in column `detail`)"
+    return remark if len(remark) <= LONGEST else f"{shortened(remark, LONGEST)} (more in column `detail`)"
 
 
 def guessed(row: pd.Series) -> bool:

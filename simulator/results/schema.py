@@ -100,8 +100,9 @@ LEAKAGE = Table(
     "leakage.csv, leakage.parquet",
     "One row per round, client, threat model, attack, defense, seed and target.",
     Column("round", INTEGER, "round of the federation, from 1", KEY),
-    Column("client", INTEGER, "partition id; −1 for the union of the round's clients (observer, secure aggregation)",
-           KEY, text=cells.client),
+    Column("client", INTEGER, "the client's number: in a run its partition id, in an audit the place in the order in "
+           "which the server first saw clients, from 0 (recording.json: its node id and name); −1 for the union of the "
+           "round's clients (observer, secure aggregation)", KEY, text=cells.client),
     Column("threat_model", TEXT, "who sees what. server: what each client returned; observer: the global models before "
            "and after the round; history and server_history: all rounds so far", KEY, title="threat"),
     Column("attack", TEXT, "the attack's label", KEY),
@@ -225,8 +226,9 @@ LEAKAGE = Table(
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
     Column("membership_told", COUNT, "of those, predicted members: with a score above `membership_threshold`", TOLD,
-           title="members", text=cells.members,
-           legend="of the candidates, told to have taken part, at the false-positive rate of the verdict."),
+           title="stand out", text=cells.members,
+           legend="of the candidates, at the false-positive rate of the verdict, which says where chance does not "
+           "explain as many."),
     Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
            "that so many images held out can keep", TOLD, SHARE),
     Column("membership_threshold", NUMBER, "a score, −log ρ ([membership.csv](#membershipcsv-membershipcsv))", TOLD),

@@ -141,8 +141,8 @@ def found_by(row: dict[str, Any]) -> str:
         said.append(f"{row['num_vouched']} images")
     if row.get("num_features") and not said:
         said.append(f"features of {row['num_features']} images")
-    if row.get("membership_told") and row.get("membership_p", 1.0) <= CHANCE:  # no false alarms
-        said.append(f"{row['membership_told']} of {row['membership_candidates']} candidates took part")
+    if row.get("membership_told") and row.get("membership_p", 1.0) <= CHANCE:  # of this update; the verdict asks of all
+        said.append(f"{row['membership_told']} of {row['membership_candidates']} candidates stand out")
     return ", ".join(said)
 
 

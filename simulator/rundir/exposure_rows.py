@@ -19,6 +19,7 @@ DERIVED = (
     *("scored", "best", "measure", "share", "sure", "chance", "explained"),
     *("tells_members", "tells_candidates", "setting"),
 )
+HISTORIES = ("history", "server_history")  # threat models that keep all rounds
 EXPOSED = 0.5  # share of a client's private images
 TELLS, TELLS_SURELY = 0.6, 0.9  # AUC from which on members are told from others
 
@@ -84,17 +85,20 @@ def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows of `exposure_rows`: those that expose most first, those without a result last.
 
-    They are sorted by share of images, then by features, without the truth then by how well they explain the update;
-    of equals the one that needed less comes first (no defense, a single client, fewer grants), then by leakage, AUC and
-    the earlier round.
+    They are sorted by share of images, then by features; of equals the one that needed less comes first: no defense,
+    where there are images one round rather than all, without the truth then how well they explain the update, a single
+    client, fewer grants, where there are images an earlier round; then by leakage, AUC and the earlier round.
     """
+    exposed = rows.share > 0
     order = pd.DataFrame({
         "failed": rows.status != "ok", "share": -rows.share, "features": -rows.num_features.fillna(0.0),
         "untested": ~(rows.num_vouched > 0) & ~rows.scored,
-        "unexplained": rows.relative_residual.where(~rows.scored),
         "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
-        "union": rows.client == ALL, "grants": rows.knowledge.map(_grants), "leakage": -rows.leakage.fillna(0.0),
-        "auc": -rows.membership_auc.fillna(0.0), "round": rows["round"], "client": rows.client,
+        "remembered": exposed & rows.threat_model.isin(HISTORIES),
+        "unexplained": rows.relative_residual.where(~rows.scored), "union": rows.client == ALL,
+        "grants": rows.knowledge.map(_grants), "since": rows["round"].where(exposed, 0),
+        "leakage": -rows.leakage.fillna(0.0), "auc": -rows.membership_auc.fillna(0.0), "round": rows["round"],
+        "client": rows.client,
     }, index=rows.index)  # fmt: skip
     return rows.loc[order.sort_values(list(order), kind="stable").index]
 

@@ -102,7 +102,7 @@ def read_document(path: Path, what: str, loader: type[Dumped]) -> tuple[yaml.Nod
             raise InputError(f"{what} {str(path)!r} has {size:,} bytes, a {what} at most {LARGEST_FILE:,}")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{what} {str(path)!r} does not exist") from None
+        raise InputError(f"{what} {str(path)!r} does not exist: give the path of a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{what} {str(path)!r} cannot be read: {error}") from None
     try:

@@ -185,7 +185,7 @@ class PixelEvidence:
             return Refusal(
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
                 f"{self.directions} can tell ({share:g} of the width {layers.width}, and "
-                "no more than the layer's outputs); local Adam looks like so many images too"
+                "no more than the layer's outputs), and an update by local Adam looks like one of so many images too"
             )
         return None
 

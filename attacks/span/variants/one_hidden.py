@@ -194,7 +194,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             else f"one of the {number} duals that were found is a mixture"
         )
         if not candidates.complete and known:
-            reason = f"{known} of {count} images have units of their own; of the others, {needed}"
+            reason = f"{known} of {count} images have units of their own, and of the others, {needed}"
             return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[~near])
         if not candidates.complete:
             return Acceptance(images, misfit, None, facts=facts).withheld(f"nothing returned: {needed}")

@@ -220,7 +220,7 @@ BAD = {
     "no such threat model": ({"threat_models": ["client"]}, "has no threat_model 'client'"),
     "no such field": ({"know": {"lr": 0.1}}, "--know lr: no such field"),
     "a field that nobody knows": ({"know": {"steps": True}}, "an audit knows no true value"),
-    "no truth there": ({"truth": "nowhere.npz"}, "does not exist"),
+    "no truth there": ({"truth": "nowhere.npz"}, "does not exist: give an npz file"),
     "truth of another size": ({"truth": "big.npz"}, "--shape is (1, 8, 8)"),
     "truth on another scale": ({"truth": "normalized.npz"}, "before --mean and --std"),
 }

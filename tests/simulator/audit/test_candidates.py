@@ -67,15 +67,15 @@ def test_it_is_in_the_verdict_the_table_the_page_and_the_json(audited):
     members = LEAKAGE.columns["membership_told"]
     assert [members.cell(row) for _, row in table.iterrows()] == told
     page = leakage_grid(table)
-    column = [heading.name for heading in page.columns].index("members")
+    column = [heading.name for heading in page.columns].index("stand out")
     assert sorted(row[column] for row in page.rows) == sorted(told)
-    assert "candidates told" in [heading.name for heading in exposure_grid(table).columns]
+    assert "stand out" in [heading.name for heading in exposure_grid(table).columns]
 
 
 def test_what_was_not_tried_is_said_and_how_it_is(audited):
     table = audited("blind").leakage
     assert NOT_TRIED in verdict(table).of("caveats") and "embership" not in str(verdict(table).of("shown", "tried"))
-    assert "members" not in leakage_grid(table).cells()
+    assert "stand out" not in leakage_grid(table).cells()
 
 
 def test_of_one_pool_for_all_clients_it_is_told_which_images_took_part(audited):
@@ -119,13 +119,14 @@ def test_an_update_that_tells_nobody_is_said_to_tell_nobody(audited):
     table = audited("told", candidates="candidates", public="public").leakage
     none = table.assign(membership_told=1, membership_p=0.3, recovered=np.nan)
     (line,) = (line for line in verdict(none).of("shown", "tried") if line.startswith("Membership"))
-    assert "no update tells the candidates from images that are no members (at most 1 of 30" in line
+    assert line.startswith("Membership: 1 of 30 candidates stands out, at 1 false alarm in 100 (")
+    assert "nor that any did not" in line and "took part," not in line
 
 
 def test_many_updates_need_more_than_one_that_seems_to_tell(audited):
     """A probability of 0.02 is no news among three updates: 3 · 0.02 is above 0.05."""
     table = audited("told", candidates="candidates", public="public").leakage
     few = table.assign(membership_told=[2, 0, 0], membership_p=[0.02, 1.0, 1.0])
-    assert any("no update tells" in line for line in verdict(few).of("shown", "tried"))
+    assert any("candidates stand out, at" in line for line in verdict(few).of("shown", "tried"))
     alone = few.head(1)
     assert any("1 of 1 updates tell" in line for line in verdict(alone).of("shown", "tried"))

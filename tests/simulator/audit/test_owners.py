@@ -1,5 +1,7 @@
 """Whose file is whose: by name, by what updates tell, or not at all."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,7 @@ def test_files_called_by_the_node_ids_are_theirs():
         (True, {0: 1}, {"17": "1"}, (None, None), ["client 0: truth from t/1 (2 images)"], ""),
         (True, {0: 1, 1: 1}, {"b": "1", "a": "1"}, ("b", "a"), [], "clients 0 and 1 are compared with one truth, '1'"),
         (False, None, {}, (None, None), ["all clients: truth from t (4 images)"], "2 clients are compared with one"),
+        (True, None, {}, (None, None), [], "'t': the updates could not tell which file or folder of --truth is whose"),
         (False, {0: 0}, {"17": "t"}, (None, None), ["client 0: truth from t (4 images)"], ""),
     ],
 )
@@ -99,3 +102,10 @@ def test_whose_a_folder_is_can_be_said():
         owners_said(names, clients, {"5": "bob"})
     with pytest.raises(InputError, match=r"--truth holds no 'bop'; did you mean 'bob'"):
         owners_said(names, clients, {"0": "bop"})
+
+
+def test_one_image_of_which_nobody_said_whose_it_is_is_one(tmp_path):
+    np.savez(tmp_path / "one.npz", images=np.zeros((1, 1, 2, 2), np.float32))
+    row = SimpleNamespace(recorded=SimpleNamespace(key="row"))
+    said = AuditTruth(tmp_path / "one.npz", None, (1, 2, 2), None, {"row": 0}).truth(row)
+    assert ": 1 is given, whose is not known, and this row has 0; to score attacks" in said

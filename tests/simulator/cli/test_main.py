@@ -12,7 +12,8 @@ def test_the_installed_command_prints_one_line_and_exits_with_2(tmp_path):
     command = [Path(sys.executable).parent / "fedspill", "check", tmp_path / "none.yaml"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and result.stdout == ""
-    assert result.stderr == f"fedspill: scenario '{tmp_path / 'none.yaml'}' does not exist\n"
+    missing = tmp_path / "none.yaml"
+    assert result.stderr == f"fedspill: scenario '{missing}' does not exist: give the path of a YAML file\n"
 
 
 PRESSED = """

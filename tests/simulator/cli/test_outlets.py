@@ -43,7 +43,11 @@ def test_a_reader_that_leaves_early_is_nobodys_fault(tmp_path):
             1,
             "fedspill: stdout cannot be written (No space left on device): what was to stand there is lost\n",
         ),
-        ("check none.yaml >/dev/full", 2, "fedspill: scenario 'HERE/none.yaml' does not exist\n"),
+        (
+            "check none.yaml >/dev/full",
+            2,
+            "fedspill: scenario 'HERE/none.yaml' does not exist: give the path of a YAML file\n",
+        ),
         ("check none.yaml 2>/dev/full", 2, ""),
         ("list >&- 2>&-", 0, ""),
     ],

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from docs.reference.scenarios import reference
 from simulator.reports.screen import full_table, granted_lines
-from simulator.reports.tables import defenses_grid, in_letters, leakage_grid, legend
+from simulator.reports.tables import defenses_grid, exposure_grid, in_letters, leakage_grid, legend
 from simulator.reports.verdict_words import REPORTED
 from simulator.results.schema import LEAKAGE
 
@@ -135,3 +135,19 @@ def test_a_benchmark_of_the_longest_names_has_every_cell_whole_in_eighty_columns
     lines = printed(in_letters(defenses_grid(pd.DataFrame([row])), 80)).splitlines()
     assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
     assert {"0.25", ".12–.88", "0.75", "12.3"} <= set(" ".join(lines[3:]).split())
+
+
+def test_members_of_another_update_than_the_row_names_are_said_to_be_of_that():
+    """A newcomer's case: 15 of 280 in round 3, in a line of round 1, which has 12."""
+    of = {"membership_candidates": 280, "recovered": 0, "num_inferred": 8, "num_reconstructed": 0}
+    first, third = ({"round": number, "membership_told": told} for number, told in ((1, 12), (3, 15)))
+    both = pd.concat([rows(**of, **first)[1:], rows(**of, **third)[1:]], ignore_index=True)
+    cells = exposure_grid(both).cells()
+    assert cells["of whom"] == ["client 0, round 1"] and cells["membership AUC"] == ["1.00"]
+    assert cells["stand out"] == ["15 of 280 (client 0, round 3)"]
+
+
+def test_the_number_of_a_client_is_said_for_runs_and_for_audits():
+    """A newcomer's case: "partition id", where a recording had numbered the hospitals itself."""
+    meaning = next(column.meaning for column in leakage_grid(rows()).columns if column.name == "client")
+    assert "in a run its partition id" in meaning and "in an audit" in meaning and "recording.json" in meaning

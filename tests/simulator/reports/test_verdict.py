@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attacks.update.private_set import UNKNOWN_MEAN
-from simulator.reports.tables import exposure_grid
+from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.reports.verdict_words import AGAINST, REMEDIES
 from simulator.results.schema import LEAKAGE
@@ -102,11 +102,21 @@ def test_leakage_of_nothing_beside_certain_membership_is_reconciled_in_one_sente
 
 
 def test_an_auc_that_chance_explains_is_no_membership():
-    found = verdict(table({"membership_auc": 0.65, "membership_auc_low": 0.45}))
+    row = {"membership_auc": 0.65, "membership_auc_low": 0.45, "membership_auc_high": 0.81}
+    found = verdict(table(row))
     assert found.level == "nothing shown"
-    assert "Membership: the update does not tell private images from others (AUC at most 0.65)." in found.of(
-        "shown", "tried"
-    )
+    assert (
+        "Membership: that an update tells private images from others was not shown (AUC at most 0.65, 95 % interval "
+        "0.45 to 0.81)."
+    ) in found.of("tried")
+
+
+def test_an_auc_of_one_image_denies_no_member_that_was_told():
+    """A newcomer's case: the interval of one image holds 0.5, and the image was told at 1 false alarm in 1,000."""
+    row = recovered(1, of=1, membership_auc=1.0, membership_auc_low=0.35, membership_auc_high=1.0)
+    found = verdict(table(row | told(1, of=1, membership_fpr=0.001, membership_p=0.001)))
+    (line,) = (line for line in found.of(*FOUND) if line.startswith("Membership"))
+    assert line.startswith("Membership: 1 of 1 candidate took part, at 1 false alarm in 1,000")
 
 
 def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
@@ -149,7 +159,23 @@ def test_caveats_are_said_once_however_many_rows_have_them():
     guess = "the first layer's spectrum has no clear gap: {} private images is a guess (noise)"
     found = verdict(table(recovered(8, detail=guess.format(5)), recovered(8, detail=guess.format(53))))
     (line,) = (line for line in found.of(*LIMITS) if "guess" in line)
-    assert line.startswith("In 2 rows: ") and "5 is a guess" in line
+    assert line.startswith("In 2 rows: ") and "5 to 53 is a guess" in line
+
+
+def test_numbers_that_differ_between_rows_are_said_from_the_least_to_the_largest():
+    """A newcomer's case: "this row has 20" of rows that have 20, 200 or 60."""
+    remark = "280 are given, and row_{} has {} at p = {}"
+    rows = [recovered(8, detail=remark.format(1, *numbers)) for numbers in ((20, 0.5), (200, 0.01), (60, 0.5))]
+    (line,) = (line for line in verdict(table(*rows)).of("caveats") if "280" in line)
+    assert line == "In 3 rows: 280 are given, and row_1 has 20 to 200 at p = 0.01 to 0.5."
+
+
+def test_a_cut_remark_ends_in_a_whole_word():
+    """A newcomer's case: "this row has 20 …" of a row that has 200."""
+    remark = f"{'a' * 136} 200 images"
+    assert f"{'a' * 136} 200 …" in leakage_grid(table({"detail": remark})).cells()["remarks"]
+    remark = f"{'a' * 138} 200 images"
+    assert f"{'a' * 138} …" in leakage_grid(table({"detail": remark})).cells()["remarks"]
 
 
 def test_what_was_not_tried_failed_or_ran_out_of_time_is_said_with_its_reason():
@@ -323,6 +349,26 @@ def test_members_are_told_though_every_attack_broke():
     (line,) = found.of("broke")
     assert line.startswith("Attack 'span' broke in 3 of 3 cases") and "view size is not compatible" in line
     assert any(line.startswith("Against exposed members") for line in found.of("next"))
+
+
+def test_candidates_of_whom_none_stands_out_are_not_said_to_have_taken_no_part():
+    """A newcomer's case: all 20 had taken part, the mean was wrong, and it read "at most 0 of 20 took part"."""
+    auc = {"membership_auc": 0.91, "membership_auc_low": 0.8, "membership_auc_high": 0.97}
+    lines = verdict(table(auc | told(0, of=20, membership_p=1.0))).of("shown")
+    (line,) = (line for line in lines if "candidates" in line)
+    assert "nor that any did not" in line and "a wrong --mean or --std, hides members" in line
+    assert "0 of 20 candidates took part" not in line and "no update tells" not in str(lines)
+
+
+def test_no_image_was_recovered_of_rows_that_had_a_truth_alone():
+    """A newcomer's case: 12 of 15 rows had none."""
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan) | {"num_reconstructed": 0}
+    members = told(43, client=2)
+    mixed = verdict(table(blind | members, blind, {}))
+    assert mixed.headline.startswith("No image was recovered in the 1 row that had a truth to be compared with, but")
+    assert "The server has no sure image." in mixed.of("tried")
+    assert verdict(table(members, {})).headline.startswith("No image was recovered, but")
+    assert verdict(table(blind | members)).headline.startswith("No image is sure, but")
 
 
 def test_features_alone_are_an_exposure_of_their_own():

@@ -26,6 +26,8 @@ CASES = {
     "told less": [leakage_row(1, 0, 8, knowledge='{"labels": [1]}'), leakage_row(1, 1, 8)],
     "behind no defense": [leakage_row(1, 0, 8, defense="noise"), leakage_row(1, 1, 8)],
     "a single client": [leakage_row(1, -1, 8), leakage_row(1, 1, 8)],
+    "in one round alone": [leakage_row(3, 0, 8, threat_model="history", leakage=1), leakage_row(3, 1, 8, leakage=0.8)],
+    "in an earlier round": [leakage_row(3, 0, 8, leakage=0.9), leakage_row(1, 1, 8, leakage=0.8)],
     "without the truth": [
         leakage_row(1, 0, 8, relative_residual=0.7) | BLIND, leakage_row(1, 1, 4, relative_residual=0.02) | BLIND,
     ],

@@ -86,5 +86,5 @@ def test_results_are_told_as_they_come():
     assert display.found_by(row | {"num_features": 8, "num_vouched": 0}) == "features of 8 images"
     assert display.found_by(row | {"recovered": 3, "num_private": 8}) == "3 of 8 images recovered"
     told = {"num_vouched": 5, "membership_told": 22, "membership_candidates": 100, "membership_p": 1e-9}
-    assert display.found_by(row | told) == "5 images, 22 of 100 candidates took part"
+    assert display.found_by(row | told) == "5 images, 22 of 100 candidates stand out"
     assert display.found_by(row | told | {"membership_told": 1, "membership_p": 0.6}) == "5 images"

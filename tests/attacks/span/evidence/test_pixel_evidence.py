@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from attacks.span.evidence.pixel_evidence import PixelEvidence, different_columns
+from attacks.span.evidence.pixel_evidence import PixelEvidence, Regime, different_columns
 from attacks.update.spectrum import Spectrum, read_spectrum
 
 
@@ -57,3 +59,13 @@ def test_a_search_starts_with_two_directions_per_image_where_they_hold_nearly_al
     evidence = PixelEvidence(None, second, 2, 2, {0: at_rest, 1: second}, 8, 0.0)
     assert evidence.leading_directions == leading
     assert PixelEvidence(None, second, 2, 2, {0: at_rest}, 4, 0.0).leading_directions is None  # they are all
+
+
+def test_a_refusal_is_one_remark():
+    """A newcomer's case: a verdict parts remarks at semicolons, and had "local Adam looks like so many images too"."""
+    evidence = SimpleNamespace(
+        like_adam=False, count=20, rank=400, outside=0.0, testable=False, regime=Regime.PLAIN, directions=8,
+        defense=SimpleNamespace(layers=SimpleNamespace(width=16)),
+    )  # fmt: skip
+    reason = PixelEvidence.refusal.func(evidence).reason
+    assert "20 images need 24 directions" in reason and "local Adam" in reason and "; " not in reason
