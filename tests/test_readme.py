@@ -102,8 +102,8 @@ def test_two_checkpoints_in_python(folder):
         "sent": load_file("sent.safetensors"),
         "returned": load_file("returned.safetensors"),
     }
-    exec(block("python", "found.pixels()"), names)
-    assert names["found"].pixels().shape[1:] == (1, 28, 28)
+    exec(block("python", "told).pixels()"), names)
+    assert names["found"].shape[1:] == (1, 28, 28)
 
 
 def test_the_strip_is_drawn_from_the_demo(folder, fedspill):
