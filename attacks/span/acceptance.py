@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attacks.span.search.candidates import Candidates, decoys_of
-from attacks.span.search.problems import SpanTest, outside, outside_rounds
+from attacks.span.search.problems import SpanTest, by_round, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace, complement
 from attacks.span.stages import Acceptance
 from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT, SEARCH
@@ -154,9 +154,9 @@ def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) ->
     rows = test.rows.double()
     z = test.first.double() @ pad(image, (0, 1), value=1.0)
     value, slope = test.activate(z, None)
-    residual = outside_rounds(_by_round(value, rows, 1.0)[None], rows)[0]
+    residual = outside_rounds(by_round(value, rows, 1.0)[None], rows)[0]
     everything = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span)
-    changes = outside_rounds(_by_round((everything @ span) @ test.first.double().T * slope, rows, 0.0), rows)
+    changes = outside_rounds(by_round((everything @ span) @ test.first.double().T * slope, rows, 0.0), rows)
     equations = len(rows) * (rows.shape[2] - rows.shape[1])
     moves = _without_last(free, span)
     left, error, step = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
@@ -187,11 +187,6 @@ def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) ->
         return left, float("inf"), step
     variance = left / (equations - len(changes))
     return left, float((variance * (inverse * (pixels @ pixels.T)).sum()).clamp_min(0).sqrt()), step
-
-
-def _by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
-    """Features (…, R·W) with the constant of every round behind them, (…, R·(W + 1))."""
-    return pad(features.unflatten(-1, (len(rows), rows.shape[2] - 1)), (0, 1), value=last).flatten(-2)
 
 
 def _without_last(basis: Tensor, span: Tensor) -> Tensor:

@@ -79,8 +79,7 @@ class SpanTest:
     def features(self, images: Tensor) -> Tensor:
         """The features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
         hidden = self.activate(torch.addmm(self.first[:, -1], images, self.first[:, :-1].T), None)[0]
-        by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
-        return torch.nn.functional.pad(by_round, (0, 1), value=1.0).flatten(1)
+        return by_round(hidden, self.rows, 1.0)
 
     def residual(self, images: Tensor) -> Tensor:
         """ρ of images (M, in): (M,)."""
@@ -177,18 +176,13 @@ class FreePoints:
         inputs = self.first @ point
         hidden, slope = self.activate(inputs, None)
         last = self.free[:, -1:]
-        g, change = self._by_round(hidden[None], 1.0), self._by_round((self.fed - last * inputs) * slope, 0.0)
+        g, change = by_round(hidden[None], self.rows, 1.0), by_round((self.fed - last * inputs) * slope, self.rows, 0.0)
         missed, size = outside_rounds(g, self.rows), g.square().sum()
         change = outside_rounds(change, self.rows) - (change @ g.T / size) * missed
         gram = change @ change.T
         gram.diagonal().add_(SEARCH.newton_ridge * gram.diagonal().mean())
         along = torch.linalg.pinv(gram, hermitian=True) @ (change @ missed[0])
         return float(missed.square().sum() / size), -(along @ (self.free - last * point))[:-1]
-
-    def _by_round(self, hidden: Tensor, last: float) -> Tensor:
-        """(M, R·(W + 1)) of hidden features (M, R·W), with a last one in every round."""
-        by_round = hidden.unflatten(1, (len(self.rows), self.rows.shape[2] - 1))
-        return torch.nn.functional.pad(by_round, (0, 1), value=last).flatten(1)
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:
@@ -202,3 +196,9 @@ def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
         return outside(points, rows[0])
     parts = points.split(rows.shape[2], 1)
     return torch.cat([outside(part, row) for part, row in zip(parts, rows, strict=True)], 1)
+
+
+def by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
+    """Features (…, R·W) with one more behind those of every round, (…, R·(W + 1)). rows: (R, k, W + 1)."""
+    parts = features.unflatten(-1, (len(rows), rows.shape[2] - 1))
+    return torch.nn.functional.pad(parts, (0, 1), value=last).flatten(-2)
