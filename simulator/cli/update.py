@@ -27,7 +27,9 @@ def member(typed: MemberCommand) -> Answer:
         images = [candidate_images.to_input_space(part, observation, knowledge) for part in images]
     found = tell_members(observation, knowledge, torch.cat(images), candidate_images.labels_of(files))
     residual, *outsiders = found.residual.split([len(part) for part in images])
-    warnings = (*found.warnings, *filter(None, [candidate_images.scale_warning(images[0], observation)]))
+    scale = candidate_images.scale_warning(images[0], observation)
+    untold = None if typed.in_pixels else candidate_images.untold_warning(images[0], observation)
+    warnings = (*found.warnings, *filter(None, [scale, untold]))
     show_warnings(warnings)
     table = typed.out_dir / "membership.csv"
     make_out(typed.out_dir)
@@ -57,7 +59,9 @@ def diagnose(typed: DiagnoseCommand) -> Answer:
     else:
         inputs, source = diagnosis.adversary_images(typed.images, observation, knowledge, typed.in_pixels)
     found = diagnosis.measure_regime(observation, inputs, typed.evaluator, seed)
-    show_warnings(tuple(filter(None, [candidate_images.scale_warning(inputs, observation)])))
+    scale = candidate_images.scale_warning(inputs, observation)
+    untold = None if typed.in_pixels else candidate_images.untold_warning(inputs, observation)
+    show_warnings(tuple(filter(None, [scale, untold])))
     own = None if typed.evaluator else diagnosis.own_images(observation, inputs, found)
     diagnosis.write_diagnosis(typed.out_dir, found, view, source, own)
     say(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}")

@@ -121,6 +121,15 @@ def scale_warning(inputs: Tensor, observation: Observation) -> str | None:
     return f"black is {shown[0]} in the update and {shown[1]} in the images, which are on another scale: {give}"
 
 
+def untold_warning(inputs: Tensor, observation: Observation) -> str | None:
+    """Return a line if images (N, C, H, W) that are taken for a network's inputs may be pixels: they lie in [0, 1], and
+    the update does not tell its black. Of pixels that training normalizes no member is found."""
+    lowest, highest = map(float, inputs.aminmax())
+    if lowest < 0 or highest > 1 or infer_pixel_mean(observation) is not None:
+        return None
+    return "images in [0, 1] are taken as the network is fed them: give --mean and --std if training normalizes"
+
+
 def membership_table(residual: Tensor, found: Calibrated | None) -> str:
     """Return as CSV: index, residual ρ, the score −log ρ, higher for members, and, if calibrated, who is a member."""
     members = [None] * len(residual) if found is None else list(map(int, found.members))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, Observation
-from simulator.evaluation.candidate_images import scale_warning, to_input_space
+from simulator.evaluation.candidate_images import scale_warning, to_input_space, untold_warning
 from tests.simulator.audit.recorded import NORMALIZATION, SHAPE, digits, network, trained
 
 
@@ -36,3 +36,14 @@ def test_where_the_update_does_not_tell_its_black_only_sizes_are_noticed(observa
     blurred = Observation(observation.model, ((start, moved),), SHAPE)
     assert scale_warning(digits(1)[0], blurred) is None
     assert "the images reach up to 255" in scale_warning(255 * digits(1)[0], blurred)
+
+
+def test_pixels_that_may_be_taken_for_inputs_are_noticed(observation):
+    """Of pixels that training normalizes `member` would find none, and say so without a word on why."""
+    start, end = observation.pairs[0]
+    moved = {name: value + 0.01 * torch.randn_like(value) for name, value in end.items()}
+    blurred, pixels = Observation(observation.model, ((start, moved),), SHAPE), digits(1)[0]
+    assert "give --mean and --std" in untold_warning(pixels, blurred)
+    assert untold_warning(pixels - 0.3, blurred) is None
+    assert untold_warning(2 * pixels, blurred) is None
+    assert untold_warning(pixels, observation) is None  # its black is known: `scale_warning` compares it
