@@ -21,7 +21,7 @@ class About(NamedTuple):
 
     example: as `--know FIELD=VALUE` and YAML take it.
     words: the field inside a sentence of a verdict; "" where its name does.
-    meaning: unit and reference, for docs/scenarios.md.
+    meaning: unit and reference, for docs/reference/scenarios.md.
     """
 
     example: str
