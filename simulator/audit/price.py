@@ -88,8 +88,9 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> Iter
         return
     views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
     often = Counter(job.attack.label for job in jobs)
+    rounds = len({key.round for key in keys})
     yield (
-        f"{len(keys)} updates of {len({key.round for key in keys})} rounds "
+        f"{len(keys)} update{'s' * (len(keys) > 1)} of {rounds} round{'s' * (rounds > 1)} "
         f"({', '.join(f'{count} {view}' for view, count in views.items())}): "
         f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}"
     )

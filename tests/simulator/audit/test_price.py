@@ -125,6 +125,6 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     recorded = record(tmp_path / "rec", clients=(2, 0))
     files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
     audited(recorded, "said", attacks=["mean_image", "span"], display=Shown(), **files)
-    assert said[0] == "3 updates of 1 rounds (2 server, 1 observer): 3 × mean_image, 3 × span"
+    assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span"
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
     assert said[1].startswith("cost: about ") and "of processor time" in said[1] and "idle cores" in said[1]
