@@ -210,7 +210,7 @@ class KIPTraining(DistilledTraining):
 @register
 @dataclass(frozen=True)
 class RKIPTraining(DistilledTraining):
-    """Train on a few synthetic images that serve networks of any width, some of them near-copies of private ones (RKIP).
+    """Train on a few synthetic images that serve networks of any width, some near-copies of private ones (RKIP).
 
     KIP in the norm of the reconstruction loss, at infinite width.
     """

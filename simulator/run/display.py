@@ -188,6 +188,10 @@ class Bars(Display):
         self.progress.stop()
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 class Lines(Display):
     """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
 
@@ -202,8 +206,8 @@ class Lines(Display):
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds, self.attacks = rounds, attacks
-        what = f"{rounds} rounds and {attacks} attacks to do, starting Flower and Ray"
-        self.note(what if rounds else f"{attacks} attacks to do")
+        todo = f"{_count(attacks, 'attack')} to do"
+        self.note(f"{_count(rounds, 'round')} and {todo}, starting Flower and Ray" if rounds else todo)
 
     def pretraining(self, done: int, total: int, loss: float) -> None:
         if self._quiet():
@@ -228,8 +232,8 @@ class Lines(Display):
 
     def stop(self) -> None:
         seconds = time.monotonic() - self.started
-        rounds = f"{self.rounds_done} rounds and " if self.rounds else ""
-        self.note(f"{rounds}{self.attacks_over} attacks done in {seconds:.0f} s")
+        rounds = f"{_count(self.rounds_done, 'round')} and " if self.rounds else ""
+        self.note(f"{rounds}{_count(self.attacks_over, 'attack')} done in {seconds:.0f} s")
 
     def _quiet(self) -> bool:
         return time.monotonic() - self.last >= QUIET

@@ -56,7 +56,8 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
     images = span(size for cell in sizes for size in cell)
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     yield from (
-        f"{scenario.name}: {len(plan.cells)} setting{'s' * (len(plan.cells) > 1)}, {federation.rounds} round{'s' * (federation.rounds > 1)}, "
+        f"{scenario.name}: {len(plan.cells)} setting{'s' * (len(plan.cells) > 1)}, "
+        f"{federation.rounds} round{'s' * (federation.rounds > 1)}, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
         f"data:    {scenario.data.name} {data.shape}, "
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",

@@ -88,3 +88,13 @@ def test_results_are_told_as_they_come():
     told = {"num_vouched": 5, "membership_told": 22, "membership_candidates": 100, "membership_p": 1e-9}
     assert display.found_by(row | told) == "5 images, 22 of 100 candidates stand out"
     assert display.found_by(row | told | {"membership_told": 1, "membership_p": 0.6}) == "5 images"
+
+
+def test_one_round_is_one(said):
+    lines, text = said
+    lines.start(rounds=1, attacks=1)
+    lines.round_done("", 1, accuracy=0.5)
+    lines.attack_done(row(round=1))
+    lines.stop()
+    assert text()[0] == "fedspill: 1 round and 1 attack to do, starting Flower and Ray"
+    assert "1 round and 1 attack done in 0 s" in text()[-1]
