@@ -90,7 +90,7 @@ def mean_step(delta: State, context: DefenseContext) -> tuple[Tensor, int]:
 @register
 @dataclass(frozen=True)
 class Percentile(PerStepFilter):
-    """Send only the largest changes of the update, each cut off at a limit (NVIDIA FLARE's PercentilePrivacy).
+    """Leave out the smallest changes, a tenth of them by default, and cut off the rest at a limit (PercentilePrivacy).
 
     Shokri and Shmatikov 2015.
 

@@ -20,7 +20,7 @@ from clients.defenses.differential_privacy.guarantee import Adversary
 @register
 @dataclass(frozen=True)
 class SecureAggregation(Defense):
-    """Add the updates up under encryption: the server learns their sum only, and no single client's.
+    """Show the server the sum of the updates only, and no single client's; nothing is encrypted in this simulation.
 
     Flower's SecAgg+ adds integers. Each parameter (not its update) is multiplied by the client's number of images over
     max_weight, clipped to [−clipping_range, clipping_range] and rounded up or down at random to a multiple of
