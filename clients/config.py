@@ -123,7 +123,7 @@ class TrainingConfig(Section):
     loss: Literal["cross_entropy", "mse", "hinge"] = "cross_entropy"
     coding: tuple[float, float] | None = Field(
         None,
-        description="target of the other classes and of the right one; default −1, 1 (one output) or −0.1, 0.9",
+        description="mse: target of the other classes and of the right one; default −1, 1 (one output) or −0.1, 0.9",
     )
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: Positive = 0.05

@@ -25,8 +25,8 @@ HEAD = """# Every key of a scenario
 
 Made from the validated models (`python -m docs.reference.scenarios`); `fedspill check FILE` names a wrong key, its
 line and the nearest valid one. `extends: FILE` takes over another scenario: mappings merge key by key, all else is
-replaced. A profile of the other file does not replace what this one gives. `OPTION: null` removes an option of the other
-file's model that yours does not have, `sweep: {}` removes its sweep.
+replaced. A profile of the other file does not replace what this one gives. `OPTION: null` removes an option that the
+other file's model has and yours has not, `sweep: {}` removes its sweep.
 `--set section.key=value` overrides on the command line; a number indexes a list (`adversary.attacks.0.iterations=100`).
 """
 

@@ -132,7 +132,9 @@ class AdversaryConfig(Section):
     threat_models: list[ThreatModelName] = Field(
         ["server"],
         min_length=1,
-        description="history: all rounds so far at once, for each of the others named, or for the server alone",
+        description="server: what each client returned; observer: the global models before and after a round; history: "
+        "all rounds so far at once, for each of these two that is named, or for the server alone; server_history: the "
+        "same for the server, whoever is named",
     )
     attacks: list[AttackConfig] = Field(
         default_factory=lambda: list(map(AttackConfig.model_validate, DEFAULT_ATTACKS)),
