@@ -96,7 +96,10 @@ class PartitionConfig(Section):
     """How private images are spread over clients (flwr-datasets)."""
 
     kind: Literal["exact", "balanced", "iid", "dirichlet", "pathological"] = Field(
-        "exact", description="balanced: exact, with equally many images of every group, to within one"
+        "exact",
+        description="exact: as many images of each client as `images` says, drawn at random; balanced: the same with "
+        "equally many of every group, to within one; iid, dirichlet, pathological: all images, as flwr-datasets "
+        "spreads them",
     )
     images: Count | list[Count] | None = Field(
         None,
