@@ -86,6 +86,7 @@ class PixelEvidence:
     directions: k, how many directions of each of these hold the images' features.
     outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer.
     doubts: warnings on the number.
+    told: whether N as it is used was told, and so is no guess.
     """
 
     defense: UndoneDefense
@@ -97,6 +98,7 @@ class PixelEvidence:
     outside: float
     doubts: tuple[str, ...] = ()
     regime: Regime = Regime.PLAIN
+    told: bool = False
 
     @classmethod
     def of(
@@ -120,7 +122,8 @@ class PixelEvidence:
             wanted = min(EVIDENCE.directions_needed * count, CROWDED.directions_of_width * layers.width)
             most = max(most, min(math.ceil(wanted), size))
         directions = defense.directions(list(tests.values()), count, most, outside)
-        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts, regime)
+        told = num_private == count
+        return cls(defense, spectrum, inferred, count, tests, directions, outside, doubts, regime, told)
 
     @property
     def path(self) -> tuple[float, ...]:
@@ -197,7 +200,7 @@ class PixelEvidence:
             return tuple(found)
         if self.outside > EVIDENCE.noisy_above:
             gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
-            sure = self.regime.explained or gap >= EVIDENCE.clear_gap
+            sure = self.told or self.regime.explained or gap >= EVIDENCE.clear_gap
             guess = f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
             found.append(
                 f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"

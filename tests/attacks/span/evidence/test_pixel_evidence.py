@@ -69,3 +69,15 @@ def test_a_refusal_is_one_remark():
     )  # fmt: skip
     reason = PixelEvidence.refusal.func(evidence).reason
     assert "20 images need 24 directions" in reason and "local Adam" in reason and "; " not in reason
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_number_that_was_told_is_no_guess_however_small_the_gap(told):
+    """A verdict asked to grant `num_private` of an adversary who had been granted it."""
+    values = torch.tensor([1.0, 0.5, 0.03, 0.025, 0.02]).double()  # a gap of 1.2 behind the third
+    evidence = SimpleNamespace(
+        defense=SimpleNamespace(layers=SimpleNamespace(warnings=())), doubts=(), refusal=None, outside=0.03, count=3,
+        spectrum=SimpleNamespace(values=values), regime=SimpleNamespace(explained=False), rank=100, told=told,
+    )  # fmt: skip
+    (warning,) = PixelEvidence.warnings.fget(evidence)
+    assert warning.endswith("it is noisy" if told else "makes 3 images a guess")
