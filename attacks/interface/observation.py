@@ -37,6 +37,11 @@ def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> Non
 State = dict[str, Tensor]
 
 
+def trained_names(model: nn.Module) -> tuple[str, ...]:
+    """Name the parameters that training moves: those with `requires_grad`."""
+    return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
 @dataclass(frozen=True)
 class Observation:
     """Checkpoints as the adversary saw them, with the architecture they belong to.
@@ -100,7 +105,7 @@ class Observation:
     @cached_property
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters that the client trained."""
-        return tuple(name for name, parameter in self.model.named_parameters() if parameter.requires_grad)
+        return trained_names(self.model)
 
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Observation, State
+from attacks.interface.observation import Observation, State, trained_names
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.jacobian import Factors, Jacobian
 from attacks.networks.probing import count_outputs, evaluating, parameter_names, probe, probe_generator, run_network
@@ -113,7 +113,7 @@ def linearization_error(model: nn.Module, initial: State, final: State, images: 
     images: (N, C, H, W). f is taken at `final`, f_lin linearized at `initial` in the trained parameters; other tensors
     are those of `final` in both. The first is also how far the mean gradient on the way is from that at θ₀.
     """
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    trained = trained_names(model)
     fixed = {name: value for name, value in final.items() if name not in trained}
     outputs = _outputs(model, fixed, images)
     start = {name: initial[name] for name in trained}

@@ -99,8 +99,9 @@ def _positions(model: nn.Module, layer: str, image: Tensor) -> tuple[str, Tensor
     generator = probe_generator()
     state: State = {}
     for name, tensor in model.state_dict().items():
-        noise = torch.randn(tensor.shape, generator=generator) if tensor.is_floating_point() else torch.zeros(())
-        state[name] = tensor.detach() + PERTURBATION * noise.to(tensor) if tensor.is_floating_point() else tensor
+        if tensor.is_floating_point():
+            tensor = tensor.detach() + PERTURBATION * torch.randn(tensor.shape, generator=generator).to(tensor)
+        state[name] = tensor
     own = {name: state[name].requires_grad_() for name, _ in model.named_parameters()}
     seen: list[Tensor] = []
 

@@ -186,7 +186,7 @@ def unknowns(rows: int, columns: int, rank: int) -> int:
     return rank * (rows + columns - rank)
 
 
-def complete(intervals: EntryIntervals, rank: int, iterations: int = MAX_ITERATIONS) -> Completed:
+def complete(intervals: EntryIntervals, rank: int) -> Completed:
     """The matrix of this rank in the intervals, or nearest to them; rows and columns without a sent entry are zero."""
     sent = intervals.sent()
     matrix = torch.zeros_like(intervals.lowest)
@@ -195,12 +195,12 @@ def complete(intervals: EntryIntervals, rank: int, iterations: int = MAX_ITERATI
         return Completed(matrix, 0.0)
     # a row or column of which nothing was sent starts at zero, and no step of the iteration moves it
     part = EntryIntervals(intervals.lowest[rows][:, columns], intervals.highest[rows][:, columns])
-    found = _completed(part, min(rank, len(rows), len(columns)), iterations)
+    found = _completed(part, min(rank, len(rows), len(columns)))
     matrix[rows[:, None], columns] = found.matrix
     return Completed(matrix, found.misfit)
 
 
-def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Completed:
+def _completed(intervals: EntryIntervals, rank: int) -> Completed:
     known = intervals.bounded()
     known = known & (known.sum(1, keepdim=True) >= ENTRIES_PER_UNKNOWN * rank)
     rows = FactorProblem.of(intervals.lowest, intervals.highest, known)
@@ -211,7 +211,7 @@ def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Complet
     a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank].sqrt()
     before, misfit = a @ b.T, 0.0
     relative_shrinkage = 0.0 if rows.complete else STARTING_SHRINKAGE
-    for i in range(iterations):
+    for i in range(MAX_ITERATIONS):
         shrinkage = float(values[0]) * share * relative_shrinkage * SHRINKAGE_DECAY**i
         a = rows.solved(before, b, a, shrinkage)
         b = columns.solved(b @ a.T, a, b, shrinkage)

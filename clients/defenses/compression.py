@@ -96,7 +96,7 @@ class RandomK(Defense):
         return _masked(delta, kept, 1 / self.fraction if self.rescale else 1.0), {}
 
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
-        return Encoding(self.fraction * encoding.fraction, encoding.bits, encoding.indexed)
+        return replace(encoding, fraction=self.fraction * encoding.fraction)
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"kept_fraction": self.fraction}

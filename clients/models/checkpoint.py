@@ -23,7 +23,7 @@ from clients.data.files import check_unpacked, is_bomb, members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
-WRAPPERS = ("module", "_orig_mod")  # DataParallel and torch.compile put these before the names of a model
+PARALLEL, COMPILED = "module", "_orig_mod"  # what DataParallel and torch.compile put before the names of a model
 REMEDY = "give safetensors, a .pt or .pth file with model.state_dict(), or an npz file"
 
 
@@ -143,8 +143,8 @@ def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
     """Remove the prefixes of wrappers from names, and a prefix that the model does not know."""
     if like is not None and set(like) <= set(state):
         return state
-    state = {".".join(part for part in name.split(".") if part != WRAPPERS[1]): value for name, value in state.items()}
-    while _share(state, WRAPPERS[0]) and not (like is not None and _share(like, WRAPPERS[0])):
+    state = {".".join(part for part in name.split(".") if part != COMPILED): value for name, value in state.items()}
+    while _all_begin_with(PARALLEL, state) and not (like is not None and _all_begin_with(PARALLEL, like)):
         state = {name.partition(".")[2]: value for name, value in state.items()}
     if like is None or set(like) & set(state):
         return state
@@ -153,7 +153,7 @@ def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
     return inner if len(first) == 1 and set(like) & set(inner) else state
 
 
-def _share(names: Iterable[str], prefix: str) -> bool:
+def _all_begin_with(prefix: str, names: Iterable[str]) -> bool:
     return all(name.startswith(f"{prefix}.") for name in names)
 
 

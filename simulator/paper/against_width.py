@@ -161,7 +161,7 @@ def of_rows(slopes: pd.DataFrame, part: str, names: dict[str, str], **wanted: ob
     found: dict[str, float] = {}
     for name, quantity in names.items():
         (row,) = select(slopes, quantity, part, **wanted).itertuples()
-        found |= {name: row.slope, f"{name}_narrowest": row.narrowest, f"{name}_widest": row.widest}
+        found |= {f"{name}{end}": getattr(row, column) for end, column in ENDS.items()}
     return found
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation
+from attacks.interface.observation import Observation, trained_names
 from attacks.interface.torch_tools import choose_device, torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.attack import NTKAttack
@@ -97,7 +97,7 @@ def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) 
     with torch.no_grad():
         residual, wanted = targets - model(private), labels - model(images)
     of_private, cross, of_images = kernel(private), kernel(private, images), kernel(images)
-    trained = {name: state[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {name: state[name] for name in trained_names(model)}
     objective = make_objective(model, owner.data.shape, trained, [state])
     delta = objective.gradient_sum(private, kernel_duals(of_private, residual)[None], None)
     objective, duals = make_objective(model, owner.data.shape, delta, [state]), kernel_duals(of_images, wanted)

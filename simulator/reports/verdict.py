@@ -31,9 +31,9 @@ from simulator.reports.verdict_words import (
     features_line,
     guessed,
     listed,
-    numbered,
     percent,
     remedies,
+    rounds,
     said,
     sentence,
     told,
@@ -230,7 +230,7 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
 
 def _attacks(rows: pd.DataFrame) -> str:
     labels = [repr(label) for label in dict.fromkeys(rows.attack)]
-    return f"attack{'s' * (len(labels) > 1)} {listed(labels)}" if labels else ""
+    return f"attack{'s' * (len(labels) > 1)} {listed(labels)}"
 
 
 def _unknown(rows: pd.DataFrame) -> str:
@@ -306,11 +306,11 @@ def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:
     same = (good.client == worst.client) & (good.threat_model == worst.threat_model)
     own = good[same & (good.setting == worst.setting)]
     attacked, lost = own["round"].nunique(), own[own.share > 0]["round"]
-    if worst.share == 0 or attacked < 2:
+    if attacked < 2:
         return ""
     return (
         f"{whose(worst.client)} {'lose' if worst.client == ALL else 'loses'} images to {viewer(worst.threat_model)} in "
-        f"{numbered(lost, 'round')}, of {attacked} rounds attacked"
+        f"{rounds(lost)}, of {attacked} rounds attacked"
     )
 
 

@@ -77,13 +77,13 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def numbered(numbers: Iterable[int], noun: str) -> str:
+def rounds(numbers: Iterable[int]) -> str:
     """round 1; rounds 1–3 and 5."""
     ordered = sorted(set(numbers))
     by_run = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])  # same if consecutive
     runs = ([number for _, number in run] for _, run in by_run)
     ends = (run if len(run) < 3 else [f"{run[0]}–{run[-1]}"] for run in runs)
-    return f"{noun}{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
+    return f"round{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
 
 
 def counted(count: float, noun: str) -> str:

@@ -28,7 +28,7 @@ class ObservationKey:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "ObservationKey":
-        """Return the key of a row of a table."""
+        """Return the key of a row of a table, or of the fields of an observation."""
         return cls(int(row["round"]), int(row["client"]), row["threat_model"])
 
     @property

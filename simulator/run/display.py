@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.progress import (
@@ -43,7 +42,7 @@ class PlainColumn(TextColumn):
         return Text(printable(self.text_format.format(task=task)))
 
 
-@contextmanager
+@contextlib.contextmanager
 def step_bar() -> Iterator[ShowProgress]:
     """Yield a function that shows a bar on stderr from its first call on. If stderr is no terminal, print a line at the
     start of each step and every half minute."""
@@ -81,8 +80,6 @@ def run_display() -> "Display":
 class Display:
     """Shows nothing but notes without a console: for tests and for `flwr run`, whose output goes to a log. Subclasses
     override what they show."""
-
-    console: Terminal | None = None
 
     def __init__(self, console: Terminal | None = None) -> None:
         self.console = console

@@ -20,11 +20,10 @@ from attacks.ntk.objective import Objective
 from attacks.scoring.images import distances, matched_l2
 from clients.config import Count, Positive, Section
 from clients.distillation.distill import linearized_outputs
-from clients.training import planned_steps
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of
-from simulator.paper.reconstruction.duals import Fit, fit
+from simulator.paper.reconstruction.duals import Fit, fit, seconds_of_training
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -69,12 +68,11 @@ class WithReLU:
 def cost(run: ExperimentRun, settings: AblationSettings) -> float:
     """Seconds of all variants in all cells, each as the cell with most images; float64 counts twice."""
     cell = max(run.cells, key=num_private)
-    owner, training = Owner.of(cell.scenario), cell.scenario.training
-    step = seconds_per_step(lambda steps: fit(cell, owner, training.model_copy(update={"steps": steps})))
-    trained, attack = fit(cell, owner, training.model_copy(update={"steps": 1})), NTKAttack(learning_rate=0.02)
-    look = seconds_per_step(lambda steps: attacked(owner, trained, replace(attack, iterations=steps)))
+    owner, one_step = Owner.of(cell.scenario), cell.scenario.training.model_copy(update={"steps": 1})
+    trained, attack = fit(cell, owner, one_step), NTKAttack(learning_rate=0.02)
+    iteration = seconds_per_step(lambda steps: attacked(owner, trained, replace(attack, iterations=steps)))
     variants = 6 + len(settings.rates)
-    return len(run.cells) * variants * (step * planned_steps(training, len(owner.images)) + look * settings.iterations)
+    return len(run.cells) * variants * (seconds_of_training(cell, owner) + iteration * settings.iterations)
 
 
 def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False) -> dict[str, float]:
