@@ -1,4 +1,4 @@
-"""What the adversary holds: checkpoints, and the architecture they belong to; never private images or labels."""
+"""What the adversary holds: checkpoints and the architecture they belong to, never private images or labels."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 
 
 def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> None:
-    """Raise InputError for a tensor without values, of another layout than a dense one, or of a type that does not fit.
+    """Raise InputError for a tensor that has no values, is not dense, or has a type that does not fit.
 
     called: its name in the error.
-    like: the model's own tensor of this name; its values are not read. If it holds floating-point numbers, integers do
-        not fit; else, as for num_batches_tracked, its own type, integers and floats (means of them) do.
+    like: the model's own tensor of this name; its values are not read. If it is of floating-point type, integers do not
+        fit. If it counts, as num_batches_tracked does, integers and floats (means of them) both fit.
     """
     accepted = FLOATS if like is not None and like.is_floating_point() else (*FLOATS, *INTEGERS)
     own = like is not None and tensor.dtype == like.dtype
@@ -120,13 +120,13 @@ class Observation:
         return replace(self.with_own_model(device), pairs=there)
 
     def delta(self, pair: int = 0) -> State:
-        """Δθ = θ_f − θ₀ of one pair, trained parameters only, in float64 (the subtraction is then exact)."""
+        """Return Δθ = θ_f − θ₀ of one pair, of trained parameters only, in float64: the subtraction is then exact."""
         initial, final = self.pairs[pair]
         return {name: final[name].double() - initial[name].double() for name in self.trainable}
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
-        """Indices of the pairs whose update is not zero. InputError where all are."""
+        """Indices of the pairs whose update is not zero. Raises InputError if all are zero."""
         moving = tuple(
             i
             for i, (initial, final) in enumerate(self.pairs)
@@ -137,20 +137,21 @@ class Observation:
         return moving
 
     def without_zero_updates(self) -> "Observation":
-        """Leave out the pairs whose update is zero. InputError where all are."""
+        """Leave out the pairs whose update is zero. Raises InputError if all are zero."""
         if len(self._moving) == len(self.pairs):
             return self
         return replace(self, pairs=tuple(self.pairs[i] for i in self._moving))
 
     def one_round(self) -> tuple["Observation", tuple[str, ...]]:
-        """(the first pair whose update is not zero, a warning where others are not); InputError where all are zero."""
+        """Keep the first pair whose update is not zero. Return (the observation of it, a warning if other pairs have
+        updates too). Raises InputError if all updates are zero."""
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
 
 
 def _laid_out(state: State, model: State) -> State:
-    """Lay out every tensor in memory as the model has it, whose code may rely on that; nothing is copied that is so."""
+    """Give each tensor the memory layout of the model's own, on which the model's code may rely; copy no other."""
     moved = {
         name: torch.empty_like(own, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
         for name, tensor in state.items()
