@@ -173,10 +173,15 @@ def at_worst(row: pd.Series) -> str:
     number = row.num_private if row.scored else row.num_inferred
     count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
     count += " (a guess)" if not row.scored and guessed(row) and not pd.isna(number) else ""
-    if not row.scored or row.measure not in LOOSER or not row.best > row.recovered:
-        return count
+    return f"{count}{loosely_counted(row)}" if row.scored else count
+
+
+def loosely_counted(row: pd.Series) -> str:
+    """Say how the largest count of a row is looser than `recovered`, and how many that is; "" if it is not larger."""
+    if row.measure not in LOOSER or not row.best > row.recovered:
+        return ""
     how, strictly = LOOSER[row.measure]
-    return f"{count} {how} ({row.recovered:.0f} {strictly})"
+    return f" {how} ({row.recovered:.0f} {strictly})"
 
 
 def percent(share: float) -> str:
