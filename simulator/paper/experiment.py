@@ -1,5 +1,5 @@
-"""What an experiment is: a name, a file of settings and claims, a function that measures its data, one that reads the
-claims' statistics off them, and what that would cost: a few of its steps, timed on this machine."""
+"""An experiment: a name, a file of settings and claims, functions that measure its data and compute the statistics of
+its claims, and one that estimates the cost from a few steps, timed on this machine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ from simulator.scenario.yaml_source import Source, read_section
 Settings = TypeVar("Settings", bound=Section)
 
 FEWEST, MOST = 5, 320  # steps that are timed
-LONGER = 1.5  # times as long as what goes before them: fewer steps would drown in its scatter
-SLOW = 10.0  # seconds of one step and what goes before it, from which on nobody waits for more than a second one
-LEAST = 0.1  # of those seconds: a second step that seems to take less is lost in their scatter
+LONGER = 1.5  # timed steps take this many times as long as one: else they are lost in the scatter of the set-up
+SLOW = 10.0  # seconds of one step with its set-up: if it takes longer, only one more step is timed
+LEAST = 0.1  # of those seconds, which one step counts at least: a smaller difference is scatter
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,9 @@ class ExperimentRun:
 
 
 def seconds_per_step(run: Callable[[int], object]) -> float:
-    """An upper bound of the seconds that one step takes.
+    """Return an upper bound of the seconds that one step takes.
 
-    run: does as many steps as it is given, and whatever goes before them, which is not counted if it can be told apart.
+    run: sets up and does as many steps as it is given. The set-up is not counted if it can be told apart.
     """
     first = clocked(run, 1)
     if first > SLOW:
@@ -116,14 +116,14 @@ def seconds_per_step(run: Callable[[int], object]) -> float:
 
 
 def clocked(do: Callable[..., object], *arguments: object) -> float:
-    """The seconds that one call takes."""
+    """Return the seconds that one call takes."""
     start = time.perf_counter()
     do(*arguments)
     return time.perf_counter() - start
 
 
 def num_private(cell: Cell) -> int:
-    """How many images the one client of a cell trains on, 0 where there is no limit."""
+    """Return how many images the one client of a cell trains on, 0 for no limit."""
     return cell.scenario.partition.images_of(0) or 0
 
 

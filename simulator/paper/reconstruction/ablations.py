@@ -1,5 +1,6 @@
-"""Appendices G.1 and H of Loo et al. (2024): one change each, on the same images: the learning rate of training (H.2),
-softplus in place of ReLU (H.3), 64-bit numbers (H.5), and the labels that images and duals imply (equation 6, G.1)."""
+"""Appendices G.1 and H of Loo et al. (2024): change one thing at a time, on the same images: the learning rate of
+training (H.2), softplus in place of ReLU (H.3), 64-bit numbers (H.5). The labels that images and duals imply (eq. 6,
+G.1)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -27,11 +28,11 @@ from simulator.paper.reconstruction.duals import Fit, fit, seconds_of_training
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
-NEAR = 0.5  # share of the distance to the nearest other private image, within which an image counts as found
+NEAR = 0.5  # of the distance to the nearest other private image: an image nearer than this share counts as found
 
 
 class AblationSettings(Section):
-    """iterations, learning_rate: of the attack. rates: factors on the learning rate of training. early_loss: at which
+    """iterations, learning_rate: of the attack. rates: factors on the learning rate of training. early_loss: where
     training stops for the variant `stopped`."""
 
     iterations: Count = 80_000
@@ -66,7 +67,7 @@ class WithReLU:
 
 
 def cost(run: ExperimentRun, settings: AblationSettings) -> float:
-    """Seconds of all variants in all cells, each as the cell with most images; float64 counts twice."""
+    """Return the seconds if each cell took as long as that with most images; float64 counts as two variants."""
     cell = max(run.cells, key=num_private)
     owner, one_step = Owner.of(cell.scenario), cell.scenario.training.model_copy(update={"steps": 1})
     trained, attack = fit(cell, owner, one_step), NTKAttack(learning_rate=0.02)
@@ -76,7 +77,7 @@ def cost(run: ExperimentRun, settings: AblationSettings) -> float:
 
 
 def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False) -> dict[str, float]:
-    """Mean L2 of the reconstructions and of the floor; with `labels` the scores of `label_scores`."""
+    """Attack a trained network. Return the mean L2 of reconstructions and floor, with `labels` also `label_scores`."""
     final = {name: value + trained.delta.get(name, 0) for name, value in trained.initial.items()}
     observation = Observation(trained.model, ((trained.initial, final),), owner.data.shape)
     mean, std = owner.data.pixel_mean, owner.data.pixel_std
@@ -93,8 +94,8 @@ def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False
 
 
 def label_scores(owner: Owner, l2: Tensor, implied: Tensor) -> dict[str, float]:
-    """`found`: number of private images reconstructed to within `NEAR` of the distance to the nearest other. Of them,
-    `right`: share whose implied label has the right sign; `label_error`: mean of |implied − target|.
+    """Score the labels that reconstructions imply. `found`: number of private images within `NEAR` of their
+    reconstruction. Of these `right`: share whose implied label has the right sign; `label_error`: mean |implied − y|.
 
     l2: (N,), of the reconstructions. implied: (N, 1), f_θ₀(x̂) + Σ_j K_θ₀(x̂, x̂_j) α_j, which equation 6 sets to y.
     """
@@ -134,8 +135,8 @@ def ablation_statistics(data: pd.DataFrame) -> Statistics:
     cost,
 )
 def variants_of(cell: Cell, settings: AblationSettings) -> list[dict[str, Any]]:
-    """A row for each variant: `variant`, `rate` (of training), `l2`, `floor_l2`, and of linearized ones `found`,
-    `right` and `label_error` as of `label_scores`."""
+    """Return a row per variant: `variant`, `rate` (of training), `l2`, `floor_l2`; if training is linearized also
+    `found`, `right` and `label_error`, as of `label_scores`."""
     owner, training = Owner.of(cell.scenario), cell.scenario.training
     attack = NTKAttack(kernel="final", iterations=settings.iterations, learning_rate=settings.learning_rate)
     common = {"seed": cell.scenario.seed, "num_private": len(owner.images), "rate": training.learning_rate}
