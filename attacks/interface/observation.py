@@ -1,6 +1,7 @@
 """What the adversary holds: checkpoints and the architecture they belong to, never private images or labels."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,14 +128,15 @@ class Observation:
     @cached_property
     def _moving(self) -> tuple[int, ...]:
         """Indices of the pairs whose update is not zero. Raises InputError if all are zero."""
-        moving = tuple(
-            i
-            for i, (initial, final) in enumerate(self.pairs)
-            if any(not torch.equal(initial[name], final[name]) for name in self.trainable)
-        )
+        moving = self.pairs_that_move(self.trainable)
         if not moving:
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
         return moving
+
+    def pairs_that_move(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the indices of the pairs whose two checkpoints differ in one of these parameters."""
+        pairs = enumerate(self.pairs)
+        return tuple(i for i, (sent, back) in pairs if not all(torch.equal(sent[name], back[name]) for name in names))
 
     def without_zero_updates(self) -> "Observation":
         """Leave out the pairs whose update is zero. Raises InputError if all are zero."""

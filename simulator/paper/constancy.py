@@ -171,7 +171,7 @@ def measure_training(network: Network, loss: str, share: float) -> dict[str, obj
 
 def largest_norm(model: nn.Module, state: State, inputs: Tensor, seed: int) -> float:
     generator = torch_generator(seed, "constancy hessian")
-    return hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).largest
+    return float(hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).max())
 
 
 def learning_rate(kernel: Tensor, share: float) -> float:

@@ -97,16 +97,9 @@ class FirstLayers:
 
 
 def rounds_with_images(observation: Observation, network: FrontLayers) -> tuple[int, ...]:
-    """Return the indices of the pairs whose first layer moved: in the others no image left a trace.
-
-    Raises InputError if no pair's first layer moved.
-    """
-    first = (network.weights[0], network.biases[0] or "")
-    rounds = tuple(
-        i
-        for i, (initial, final) in enumerate(observation.pairs)
-        if any(not torch.equal(initial[name], final[name]) for name in first)
-    )
+    """Return the indices of the pairs whose first layer moved: in the others no image left a trace. Raises InputError
+    if no pair's first layer moved."""
+    rounds = observation.pairs_that_move((network.weights[0], network.biases[0] or ""))
     if not rounds:
         observation.without_zero_updates()  # raises an error of its own where no layer moved at all
         raise InputError(NOTHING)
@@ -114,11 +107,9 @@ def rounds_with_images(observation: Observation, network: FrontLayers) -> tuple[
 
 
 def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
-    """Choose the rounds that test candidates; return the spectrum of the second layer's update in each.
-
-    updates: (R, out, W + 1). Chosen are the rounds of rank `count`, in which every image left a trace above the noise;
-    if there are none, those of the highest rank.
-    """
+    """Choose the rounds that test candidates; return the spectrum of the second layer's update in each. updates: (R,
+    out, W + 1). Chosen are the rounds of rank `count`, in which every image left a trace above the noise; if there are
+    none, those of the highest rank."""
     spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
     ranks = {r: spectrum.count() for r, spectrum in spectra.items()}
     enough = min(count, max(ranks.values()))
@@ -152,11 +143,8 @@ def joined_layer(state: State, network: FrontLayers, index: int, device: torch.d
 
 def normalized_by_batch(initial: State, final: State, network: FrontLayers) -> list[int]:
     """Return which of the first two layers (0, 1) a BatchNorm in training mode follows, which normalizes a batch by its
-    own statistics.
-
-    It shows in two ways: its running statistics moved, or the layer's bias hardly moved beside its weights, as the
-    signals of a unit then add up to zero.
-    """
+    own statistics. It shows in two ways: its running statistics moved, or the layer's bias hardly moved beside its
+    weights, as the signals of a unit then add up to zero."""
     found = []
     for layer, norm in enumerate(network.norms[:2]):
         weight, bias = network.weights[layer], network.biases[layer] or ""
