@@ -110,10 +110,8 @@ def check_known(called: str, options: Iterable[str], known: list[str]) -> None:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Read the meaning of each field from the docstrings of a class and its bases.
-
-    A meaning is a line "name, other: meaning" and the indented lines below it.
-    """
+    """Read the meaning of each field from the docstrings of a class and its bases. A meaning is a line "name, other:
+    meaning" and the indented lines below it."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in "\n".join(inspect.cleandoc(base.__doc__ or "") for base in reversed(kind.__mro__)).split("\n"):

@@ -52,10 +52,8 @@ class Spectrum:
 
     @classmethod
     def of(cls, update: Tensor) -> "Spectrum":
-        """Decompose `update` by the eigenvalues of its smaller Gram matrix, in float64.
-
-        That is fast, and accurate for values down to 1e-8 of the largest.
-        """
+        """Decompose `update` by the eigenvalues of its smaller Gram matrix, in float64. That is fast, and accurate for
+        values down to 1e-8 of the largest."""
         filled = update.abs().sum(0) > 0
         kept = update[update.abs().sum(1) > 0][:, filled].double()
         rows, columns = kept.shape
@@ -89,11 +87,8 @@ class Spectrum:
 
     def floor_flatness(self) -> float:
         """The lower quartile of the values over their median, relative to the same ratio for independent errors of
-        equal size.
-
-        That ratio is about 1 − √β / 2 by the Marchenko-Pastur law at β = rows / columns (within 5 % to β = 0.7). The
-        result is 1 for an update of few images, and well below 1 if singular values keep falling.
-        """
+        equal size. That ratio is about 1 − √β / 2 by the Marchenko-Pastur law at β = rows / columns (within 5 % up to
+        β = 0.7). The result is 1 for an update of few images, and well below 1 if singular values keep falling."""
         shape = min(self.rows, self.columns) / max(self.rows, self.columns)
         quartile, median = (float(self.values[share * len(self.values) // 4]) for share in (3, 2))
         return quartile / median / (1 - shape**0.5 / 2)
@@ -108,10 +103,8 @@ class Spectrum:
 
     def deviation(self, rank: int = 0) -> float:
         """Standard deviation of an entry of the noise, if all beyond `rank` is noise, from the median of what is left.
-
         The median of the Marchenko-Pastur law at β = rows / columns is about 1 − β/3, in units of the longer side
-        (within 3 %).
-        """
+        (within 3 %)."""
         smaller, larger = sorted((self.rows - rank, self.columns - rank))
         return float(self.values[rank:].median()) / (larger * (1 - smaller / larger / 3)) ** 0.5
 
@@ -126,11 +119,9 @@ class Spectrum:
 
     def ends_at_noise(self, rank: int) -> bool:
         """Whether all values beyond `rank` are noise of independent entries, as rounding is, and all others well above.
-
         The gap need not be wide: the weakest of many images may stand just above the noise. Nor need it be the widest:
         a client's steps may leave wider ones. False if less than half of the values would be noise, which could then
-        not be told from images.
-        """
+        not be told from images."""
         if not 0 < rank < len(self.values) // 2:
             return False
         noise = NOISE_EDGE * self.noise_edge(rank)
@@ -159,10 +150,8 @@ def read_spectrum(update: Tensor) -> ImageCount:
 
 def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
     """Do as `read_spectrum`, from the singular values, largest first, of a matrix (rows, columns) without empty ones.
-
     The rank is where a gap ends at the noise floor, else where one ends at rounding, else the number of values above
-    the threshold of Gavish and Donoho.
-    """
+    the threshold of Gavish and Donoho."""
     if min(rows, columns) < 2:
         return ImageCount(min(rows, columns), min(rows, columns) == 1)  # a zero update says nothing of the images
     threshold = gavish_donoho(rows, columns) * spectrum.median()
@@ -172,11 +161,9 @@ def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
 
 def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None:
     """Return the rank at the largest ratio of neighbours in the upper half, if the spectrum falls to its floor there;
-    else None. The floor is the median.
-
-    The spectrum has fallen to it if the value behind the gap lies within a few thresholds, or is nearer to the floor
-    than the gap is wide: many steps leave some directions of rounding above the threshold. Adam's gaps are small.
-    """
+    else None. The floor is the median. The spectrum has fallen to it if the value behind the gap lies within a few
+    thresholds, or is nearer to the floor than the gap is wide: many steps leave some directions of rounding above the
+    threshold. Adam's gaps are small."""
     floor = spectrum.median()
     clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * SMALLEST_FLOOR))
     ratios = clamped[:-1] / clamped[1:]
@@ -190,11 +177,8 @@ def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None
 
 def gap_to_rounding(spectrum: Tensor) -> ImageCount | None:
     """Return the rank at the largest ratio of neighbours in the lower half, if the spectrum falls to rounding there;
-    else None.
-
-    So it does for more images than half of the rank that the pixels allow. The rank is never certain, since the pixels'
-    own rank ends in the same way.
-    """
+    else None. So it does for more images than half of the rank that the pixels allow. The rank is never certain, since
+    the pixels' own rank ends in the same way."""
     clamped = spectrum.clamp_min(spectrum[0].clamp_min(TINY) * ROUNDING**2)
     ratios = clamped[:-1] / clamped[1:]
     ratios[: len(ratios) // 2] = 1

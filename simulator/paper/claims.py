@@ -105,7 +105,7 @@ class Signs:
 
     @classmethod
     def of(cls, found: pd.Series) -> "Signs":
-        """found: a boolean for each comparison."""
+        """Count what was found. found: a boolean for each comparison."""
         return cls(int(found.sum()), len(found))
 
     @property

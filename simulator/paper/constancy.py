@@ -87,21 +87,22 @@ class ConstancyData:
         return cls(inputs.to(device), labels.to(device))
 
     def targets(self, output: str) -> Tensor:
-        """Under squared loss: one-hot for a softmax, else the two ends of the output's range, or ±1."""
+        """Return the targets of squared loss: one-hot for a softmax, else both ends of the output's range, or ±1."""
         if output == "softmax":
             return nn.functional.one_hot(self.labels, CLASSES).float()
         low = 0.0 if output in ("sigmoid", "relu") else -1.0
         return torch.where(self.labels == 0, 1.0, low)[:, None]
 
     def loss(self, model: nn.Module, targets: Tensor, name: str) -> Callable[[], Tensor]:
-        """What gradient descent is on: the loss of this name over the first 8 inputs, a scalar."""
+        """Return the function that gradient descent is on: the loss of this name over the first 8 inputs, a scalar."""
         return lambda: training_loss(name, model(self.inputs[:TRAINED]), targets[:TRAINED])
 
 
 def measure(network: Network, radius: float, bound: bool = False) -> dict[str, float]:
-    """hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀. kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once
-    gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞ there. steps: that it took. Behind a ReLU also
-    `crossed`, the share of inputs whose output has become 0 or ceased to be, and kernel_change_within, over the others.
+    """Measure a network under squared loss. hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀.
+    kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞
+    there. steps: that it took. With a ReLU output also `crossed`, the share of inputs whose output has become 0 or
+    ceased to be, and kernel_change_within, over the others.
 
     bound: adds remainder, the largest |f − f_lin| there, and sup_hessian, the largest ‖H‖₂ over θ₀, the end and
     half-way between, at three times the cost.
@@ -126,7 +127,7 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
 
 
 def measure_loss(network: Network, loss: str, radius: float) -> dict[str, object]:
-    """loss; kernel_change, delta_linf and steps as of `measure`, where descent is on this loss over three classes."""
+    """Return loss; kernel_change, delta_linf and steps as of `measure`, after descent on it over three classes."""
     data, model = ConstancyData.of(network.seed), network.build(CLASSES)
     targets = encode_targets(data.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
     return {"loss": loss, **descend_to(radius, model, data.inputs, data.loss(model, targets, loss))[0]}
@@ -154,8 +155,8 @@ def is_positive(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def measure_training(network: Network, loss: str, share: float) -> dict[str, object]:
-    """loss. delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this
-    share of what it was, in `steps`; NaN where 1,000 steps do not."""
+    """Return loss; delta_l2 and delta_linf, ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought the loss down
+    to this share of its first value; and steps. The norms are NaN if 1,000 steps do not."""
     data, model = ConstancyData.of(network.seed), network.build(CLASSES)
     start = deepcopy(model.state_dict())
     rate = learning_rate(empirical_ntk(model, start, data.inputs), COARSE)

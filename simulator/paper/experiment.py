@@ -132,7 +132,7 @@ STRIP_TITLE = "{cell}, {attack}: {recovered} of {num_private} recovered"
 
 
 def sheet_of(record: Run) -> list[Strip]:
-    """The best reconstructions of every attack of the smallest seed, as the paper's image sheets order them."""
+    """Return the best reconstructions of every attack at the smallest seed, as the paper's image sheets order them."""
     rows = record.leakage[(record.leakage.seed == record.leakage.seed.min()) & (record.leakage.num_reconstructed > 0)]
     return [strip_of(record, row, STRIP_TITLE.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
 
@@ -162,7 +162,7 @@ class Experiment:
     cost: Cost | None = None
 
     def by_seed(self, data: pd.DataFrame) -> dict[int, Statistics]:
-        """The statistics of each seed's rows alone; none where nothing is drawn by a seed."""
+        """Compute the statistics of each seed's rows alone; none if nothing is drawn by a seed."""
         seeds = data.seed.unique() if "seed" in data else ()
         return {int(seed): self.statistics(data[data.seed == seed]) for seed in seeds}
 
@@ -221,7 +221,7 @@ def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Ca
 
 
 def get_experiment(name: str) -> Experiment:
-    """The registered experiment; InputError names the nearest one."""
+    """Return the registered experiment of this name. Raise InputError, with the nearest name, for another one."""
     if name not in EXPERIMENTS:
         raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedspill paper --list")
     return EXPERIMENTS[name]

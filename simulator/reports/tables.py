@@ -65,7 +65,7 @@ class Grid:
     note: str = ""
 
     def cells(self) -> dict[str, list[str]]:
-        """The cells of each column, by its heading."""
+        """Return the cells of each column, by its heading."""
         return {column.name: [row[i] for row in self.rows] for i, column in enumerate(self.columns)}
 
 

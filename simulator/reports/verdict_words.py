@@ -56,7 +56,7 @@ def told(row: pd.Series) -> str:
 
 
 def told_briefly(row: pd.Series) -> str:
-    """As `told`, for the cell of a table."""
+    """Do as `told`, for the cell of a table."""
     return re.sub(r", which [^,]*", "", told(row)).removeprefix("told ")
 
 
@@ -73,12 +73,12 @@ def trainer(client: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """a; a and b; a, b and c."""
+    """List names as "a", "a and b" or "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def rounds(numbers: Iterable[int]) -> str:
-    """round 1; rounds 1–3 and 5."""
+    """Name rounds as "round 1" or "rounds 1–3 and 5"."""
     ordered = sorted(set(numbers))
     by_run = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])  # same if consecutive
     runs = ([number for _, number in run] for _, run in by_run)

@@ -151,11 +151,9 @@ class PixelEvidence:
 
     @cached_property
     def has_left_out_entries(self) -> bool:
-        """Whether the client left entries of the update out, so that the duals of all points have zeros.
-
-        Zeros alone do not tell: images that are black in places make some too. But the sum over few such images has
-        few directions, and an update with entries left out nearly as many as the pixels allow.
-        """
+        """Whether the client left entries of the update out, so that the duals of all points have zeros. Zeros alone do
+        not tell: images that are black in places make some too. But the sum over few such images has few directions,
+        and an update with entries left out nearly as many as the pixels allow."""
         return self.count >= EVIDENCE.left_out_rank * self.rank and _leaves_entries_out(self.defense.layers.change)
 
     @cached_property
@@ -281,9 +279,7 @@ def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
 
 def different_columns(change: Tensor) -> int:
     """Count the different columns of the first layer's update (W, in + 1) that are not a multiple of the bias's.
-
-    Constant pixels have such multiples. Rounding to a few bits spoils the multiples, but leaves equal columns equal.
-    """
+    Constant pixels have such multiples. Rounding to a few bits spoils the multiples, but leaves equal columns equal."""
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()
     varying = change[:, rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)]

@@ -70,10 +70,8 @@ class FeatureNetwork:
 
 
 def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:
-    """Find the fully connected layers of a model by watching its linear layers on random images.
-
-    None if no layer is fed one vector per image, or if the first that is sees the pixels.
-    """
+    """Find the fully connected layers of a model by watching its linear layers on random images. None if no layer is
+    fed one vector per image, or if the first that is sees the pixels."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     images = random_images(input_shape, PROBES)
     probe(model, images, linear_layers(model), lambda *call: seen.append(call))

@@ -74,10 +74,8 @@ class PooledLayer:
 
 
 def pooled_layers(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> list[PooledLayer] | None:
-    """Return the layers from images (C, H, W) to the network's features, in order, in float64 on the CPU.
-
-    None unless the body is a chain of such layers and of nothing else.
-    """
+    """Return the layers from images (C, H, W) to the network's features, in order, in float64 on the CPU. None unless
+    the body is a chain of such layers and of nothing else."""
     state = {name: value.cpu() for name, value in state.items()}
     convolutions = {name: m for name, m in network.model.named_modules() if isinstance(m, nn.Conv2d)}
     seen: list[tuple[str, Tensor, Tensor]] = []

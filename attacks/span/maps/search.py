@@ -149,11 +149,9 @@ def _searched(
 
 
 def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return (orthonormal rows (d, C·H·W), their eigenvalues) that span the maps whose patches lie in the span.
-
-    The number of directions is doubled until some lie outside. After several steps no gap shows where the kernel ends,
-    and all directions tried are returned.
-    """
+    """Return (orthonormal rows (d, C·H·W), their eigenvalues) that span the maps whose patches lie in the span. The
+    number of directions is doubled until some lie outside. After several steps no gap shows where the kernel ends, and
+    all directions tried are returned."""
     shape, rank = update.network.shape, update.ranks[0]
 
     def apply(rows: Tensor) -> Tensor:
@@ -208,11 +206,8 @@ def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> 
 
 
 def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float, way: float) -> tuple[Tensor, float]:
-    """Minimize ρ over points (M, d) and over the place `way` between the parameters sent (0) and returned (1).
-
-    points: accepted at `way`, where `update.seen` is. Each ρ is divided by its first value, so that all images count
-    alike.
-    """
+    """Minimize ρ over points (M, d) and over the place `way` between the parameters sent (0) and returned (1). points:
+    accepted at `way`, where `update.seen` is. Each ρ is divided by its first value, so that all images count alike."""
     start = rho(update, points @ basis).clamp_min(MAP_SEARCH.flat)
     if between := tuple(f"{name}." for name in update.network.chain):  # no other parameter has a part in ρ
         returned = {key: value for key, value in update.returned.items() if key.startswith(between)}

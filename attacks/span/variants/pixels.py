@@ -79,10 +79,8 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
         return cls(replace(observation, pairs=pairs), knowledge, options, network, has_zeros)
 
     def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
-        """Compute the row spaces of the first two layers' updates; weight decay and a known defense are undone.
-
-        Returns `RoundsApart` if the rounds hold different images, so that each has to be attacked alone.
-        """
+        """Compute the row spaces of the first two layers' updates; weight decay and a known defense are undone. Returns
+        `RoundsApart` if the rounds hold different images, so that each has to be attacked alone."""
         rounds = rounds_with_images(self.observation, self.network)
         observation = replace(self.observation, pairs=tuple(self.observation.pairs[r] for r in rounds))
         device = next(observation.model.parameters()).device
@@ -134,11 +132,9 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """Accept candidates, (M, in) in float32.
-
-        If the update is exact, each image has to be certain by itself. If noise or a completion hides the zeros of
-        duals and blurs the second layer, the images are accepted as a set that explains the second layer's update.
-        """
+        """Accept candidates, (M, in) in float32. If the update is exact, each image has to be certain by itself. If
+        noise or a completion hides the zeros of duals and blurs the second layer, the images are accepted as a set that
+        explains the second layer's update."""
         judge = PixelJudge(self.knowledge, self.observation.input_shape, evidence, candidates, generator)
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
@@ -205,10 +201,8 @@ class PixelJudge:
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
 
     def in_noise(self) -> Acceptance:
-        """Accept all candidates if as a set they explain the second layer's update.
-
-        If noise hides the zeros of duals, fit the candidates to the first layer first.
-        """
+        """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
+        fit the candidates to the first layer first."""
         acceptance = self._fitted(self.explaining.judge(self.candidates.accepted(), self.generator))
         if self.evidence.regime is not Regime.COMPLETED or acceptance.reason is not None:
             return acceptance
@@ -230,10 +224,8 @@ class PixelJudge:
         return replace(acceptance, facts=constants_of(FIT) | {"fit": left})
 
     def _needs_fit(self, acceptance: Acceptance) -> bool:
-        """Whether an error hides the zeros of duals, so that a fit can improve the images.
-
-        Images that explain too little are fitted only if a known defense made them rough.
-        """
+        """Whether an error hides the zeros of duals, so that a fit can improve the images. Images that explain too
+        little are fitted only if a known defense made them rough."""
         images, defense, candidates = acceptance.images, self.evidence.defense, self.candidates
         if not candidates.sparsity_tested or self.evidence.error <= EVIDENCE.noisy_above:
             return False
@@ -244,10 +236,8 @@ class PixelJudge:
 
     @property
     def may_be_mixed(self) -> bool:
-        """Whether the client may have mixed its images: nothing hides the zeros of duals, and no dual has any.
-
-        False if the pixel range is unknown, or if there are too many images to tell them from other vertices.
-        """
+        """Whether the client may have mixed its images: nothing hides the zeros of duals, and no dual has any. False if
+        the pixel range is unknown, or if there are too many images to tell them from other vertices."""
         few = 1 < self.evidence.count <= EXTREME.most_of_rank * self.evidence.rank
         known = self.knowledge.pixel_mean is not None
         return self.candidates.sparsity_tested and not len(self.candidates.passed) and few and known

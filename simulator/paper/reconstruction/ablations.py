@@ -111,7 +111,7 @@ def label_scores(owner: Owner, l2: Tensor, implied: Tensor) -> dict[str, float]:
 
 
 def ablation_statistics(data: pd.DataFrame) -> Statistics:
-    """Mean L2 of every variant, and scores of labels. data: the rows of `variants_of`."""
+    """Compute the mean L2 of every variant, and the scores of labels. data: the rows of `variants_of`."""
     l2 = data.groupby("variant").l2.mean()
     by_rate = data[data.variant.isin(["recipe", "rate"])].groupby("rate").l2.mean()
     labels = data[data.variant.isin(["fitted", "stopped"])].groupby("variant")[["found", "right", "label_error"]].mean()

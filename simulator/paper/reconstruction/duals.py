@@ -124,14 +124,14 @@ def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype:
 
 
 def seconds_of_training(cell: Cell, owner: Owner) -> float:
-    """Seconds of `fit` to its limit of steps, from a few steps measured now."""
+    """Return the seconds of `fit` to its limit of steps, from a few steps measured now."""
     training = cell.scenario.training
     step = seconds_per_step(lambda steps: fit(cell, owner, training.model_copy(update={"steps": steps})))
     return step * planned_steps(training, len(owner.images))
 
 
 def training_cost(run: ExperimentRun, _: Section) -> float:
-    """Seconds: as if every network were as large as the largest, and trained to its limit of steps."""
+    """Return the seconds if every network were as large as the largest, and trained to its limit of steps."""
     cell = max(run.cells, key=lambda cell: num_private(cell) * option_values(cell.scenario.model).get("width", 0) ** 2)
     return len(run.cells) * seconds_of_training(cell, Owner.of(cell.scenario))
 

@@ -222,7 +222,7 @@ def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:
 
 
 def onion_statistics(data: pd.DataFrame) -> Statistics:
-    """What both figures ask of the layers: errors, accuracies and balance of classes as images are left out."""
+    """Compute for both figures errors, accuracies and the balance of classes as images are left out."""
     fitted, infinite = data[data.regime == FITTED], data[data.regime == INFINITE]
     gain, last = advantage(fitted), fitted.num_private.min()
     minority = fitted[fitted.num_private == last].groupby("chosen").minority.mean()
@@ -271,7 +271,7 @@ def gain_statistics(name: str, gain: pd.DataFrame) -> Statistics:
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
-    """Accuracy and error against the number of images left, means over seeds with their range."""
+    """Draw accuracy and error against the number of images left, means over seeds with their range."""
     data = data[data.regime != INFINITE]
     long = data.melt(["num_private", "chosen", "regime", "seed"], ["accuracy", "l2_mean", "l2_before"], "measure")
     axes = {"sharey": False}
