@@ -107,9 +107,9 @@ def rounds_with_images(observation: Observation, network: FrontLayers) -> tuple[
 
 
 def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
-    """Choose the rounds that test candidates; return the spectrum of the second layer's update in each. updates: (R,
-    out, W + 1). Chosen are the rounds of rank `count`, in which every image left a trace above the noise; if there are
-    none, those of the highest rank."""
+    """Choose the rounds that test candidates; return the spectrum of the second layer's update in each. Chosen are the
+    rounds of rank `count`, in which every image left a trace above the noise; if there are none, those of the highest
+    rank. updates: (R, out, W + 1)."""
     spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
     ranks = {r: spectrum.count() for r, spectrum in spectra.items()}
     enough = min(count, max(ranks.values()))

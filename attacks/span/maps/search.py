@@ -149,9 +149,9 @@ def _searched(
 
 
 def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return (orthonormal rows (d, C·H·W), their eigenvalues) that span the maps whose patches lie in the span. The
-    number of directions is doubled until some lie outside. After several steps no gap shows where the kernel ends, and
-    all directions tried are returned."""
+    """Return (orthonormal basis (d, C·H·W) of the maps whose patches lie in the span, its eigenvalues). The number of
+    directions is doubled until some lie outside. After several steps no gap shows where the kernel ends, and all
+    directions tried are returned."""
     shape, rank = update.network.shape, update.ranks[0]
 
     def apply(rows: Tensor) -> Tensor:

@@ -202,7 +202,7 @@ class PixelJudge:
 
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
-        fit the candidates to the first layer first."""
+        then fit them to the first layer, and judge them again if they were too rough."""
         acceptance = self._fitted(self.explaining.judge(self.candidates.accepted(), self.generator))
         if self.evidence.regime is not Regime.COMPLETED or acceptance.reason is not None:
             return acceptance
