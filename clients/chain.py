@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
-from attacks.interface.observation import State
+from attacks.interface.observation import State, trained_names
 from attacks.interface.options import check_known
 from attacks.interface.plugins import hook_of, load_object, require_allowed
 from clients.config import ClientConfig, DefenseConfig, made_with
@@ -79,7 +79,7 @@ class Link(TrainingHook):
                 )
             parameters = {name: state[name] for name, _ in self.context.model.named_parameters()}
             return {**state, **run_mod(mod, self.defense.name, parameters)}, {}
-        trained = [name for name, parameter in self.context.model.named_parameters() if parameter.requires_grad]
+        trained = trained_names(self.context.model)
         delta = {name: state[name] - received[name] for name in trained}
         made = self.defense.protect_update(delta, self.context)
 

@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import torch
 
-# Share of a processor below which work hangs, what it queued for counted as had: a sleeping worker of Ray takes 0.0024,
-# measured on two busy cores.
+# Work hangs if it takes less than this share of a processor, the time that it queued for one included. A sleeping
+# worker of Ray takes 0.0024, measured on two busy cores.
 HANGING = 0.02
-# (ran, queued, …) of the main thread, in nanoseconds. Without what it queued for, two of 45 attacks at the lowest
-# priority beside thirty processes on two cores were taken for hung.
+# (ran, queued, …) of the main thread, in nanoseconds. Without the time queued, two of 45 attacks at the lowest priority
+# beside thirty processes on two cores were taken for hung.
 SCHEDULED = "/proc/self/schedstat"
 FINEST = 0.02  # seconds between two looks at the processor time, at least
 # The system's own timer of processor time counts by ticks: of two threads that took turns it once missed 30 % or more.
@@ -93,7 +93,7 @@ def longest(seconds: float) -> float:
 
 
 def unhurried(seconds: float) -> float:
-    """Return the seconds by the clock for work of so many on an idle machine, scaled by the load per core."""
+    """Turn seconds on an idle machine into seconds by the clock on this one, by its load per core."""
     return seconds * max(1.0, os.getloadavg()[0] / CORES)
 
 

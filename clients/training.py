@@ -203,9 +203,9 @@ def mixed_precision(
 
 
 def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """f_lin(x; θ) = f(x; θ₀) + ∇f(x; θ₀)ᵀ(θ − θ₀), θ₀ the parameters now and θ those of `model` when it is called.
+    """Return f_lin(x; θ) = f(x; θ₀) + ∇f(x; θ₀)ᵀ(θ − θ₀), θ₀ the parameters now, θ those of `model` when it is called.
 
-    Differentiable in θ, of a kernel that is frozen at θ₀ (Loo et al. 2024, section 2).
+    It is differentiable in θ, and its kernel is frozen at θ₀ (Loo et al. 2024, section 2).
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     start = {name: parameter.detach().clone() for name, parameter in trained.items()}
@@ -222,7 +222,7 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def training_loss(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean loss of outputs (N, K) against targets as `encode_targets` made them.
+    """Return the mean loss of outputs (N, K) against targets as `encode_targets` makes them.
 
     mse: mean over images of ½ Σ_k (f_k − y_k)², the authors' normalization. cross_entropy: softmax, or logistic with
     targets ±1 for one output. hinge: max(0, 1 − y f), and Crammer and Singer's for several outputs.
@@ -267,6 +267,6 @@ def encode_targets(
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
-    """Share of images whose group is predicted: the sign of one output, the largest of several."""
+    """Return the share of images whose group is predicted: by the sign of one output, or the largest of several."""
     predicted = (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
     return float((predicted == labels).double().mean())

@@ -36,7 +36,7 @@ class Terminal(Console):
 
 
 def command_again() -> str:
-    """The command that was typed, as one types it to go on: without --overwrite."""
+    """Return the command that was typed, as one types it to go on: without --overwrite."""
     return " ".join(["fedspill", *(shlex.quote(word) for word in sys.argv[1:] if word != "--overwrite")])
 
 

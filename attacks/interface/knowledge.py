@@ -1,4 +1,4 @@
-"""What the adversary may use beyond the checkpoints (`Knowledge`), and how many candidates that lets an attack move."""
+"""What the adversary is told beside the checkpoints (`Knowledge`), and how many candidates an attack starts from."""
 
 import math
 from dataclasses import dataclass, fields
@@ -13,15 +13,15 @@ from attacks.interface.pictures import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
 MOST_COUNT = 10**6  # of images and steps of one client in one round
-MOST_BITS = 32  # of an entry: more than parameters have say nothing
+MOST_BITS = 32  # of an entry: parameters have no more
 
 
 class About(NamedTuple):
-    """What a field of `Knowledge` is for those who grant it.
+    """How a field of `Knowledge` is written and described.
 
-    example: as `--know FIELD=VALUE` and YAML take it.
-    words: the field inside a sentence of a verdict; "" where its name does.
-    meaning: unit and reference, for docs/reference/scenarios.md.
+    example: a value as `--know FIELD=VALUE` and YAML take it.
+    words: how a sentence of a verdict calls the field; "" for its own name.
+    meaning: with unit and reference, for docs/reference/scenarios.md.
     """
 
     example: str
@@ -87,7 +87,7 @@ class Knowledge:
     public_images: Annotated[Tensor | None, About("true", "public images")] = None
 
     def __repr__(self) -> str:
-        """Known fields alone, as they were given; images as their number."""
+        """Show the known fields, public images as their number."""
         told = [f"{name}={value!r}" for name, value in self.given().items() if name != "public_images"]
         images = () if self.public_images is None else (f"public_images=<{len(self.public_images)} images>",)
         return f"Knowledge({', '.join((*told, *images))})"
@@ -111,10 +111,8 @@ class Knowledge:
         return {name: len(value) if isinstance(value, torch.Tensor) else value for name, value in known.items()}
 
     def input_bounds(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """(lowest, highest) value of a network's input, (1, C, 1, 1) each, of the dtype and on the device of `like`.
-
-        pixel_mean has to be known; pixels that nothing is told of lie in [0, 1].
-        """
+        """Return the (lowest, highest) value of a network's input, (1, C, 1, 1) each, in the dtype and on the device of
+        `like`. pixel_mean has to be known; an unknown pixel_range is [0, 1]."""
         low, high = self.pixel_range or (0.0, 1.0)
         assert self.pixel_mean is not None
         normalization = Normalization(self.pixel_mean, self.pixel_std or ())
@@ -152,10 +150,8 @@ MOST_PIXELS = 2**28  # of all candidates: a gibibyte in float32
 def count_candidates(
     attack: str, shape: tuple[int, int, int], knowledge: Knowledge, factor: float = 1.0, number: int | None = None
 ) -> int:
-    """Count the candidates of an attack: `number`, or else `factor` times the private images, one at least.
-
-    attack: its name.
-    shape: (C, H, W) of an image.
+    """Return how many candidates an attack starts from: `number`, or else `factor` times the private images, at least
+    one. attack: its name. shape: (C, H, W) of an image.
 
     Raises InputError for more than fit in memory, before memory is asked for.
     """

@@ -1,6 +1,7 @@
-"""What the adversary holds: checkpoints, and the architecture they belong to; never private images or labels."""
+"""What the adversary holds: checkpoints and the architecture they belong to, never private images or labels."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,11 +15,11 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 
 
 def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> None:
-    """Raise InputError for a tensor without values, of another layout than a dense one, or of a type that does not fit.
+    """Raise InputError for a tensor that has no values, is not dense, or has a type that does not fit.
 
     called: its name in the error.
-    like: the model's own tensor of this name; its values are not read. If it holds floating-point numbers, integers do
-        not fit; else, as for num_batches_tracked, its own type, integers and floats (means of them) do.
+    like: the model's own tensor of this name; its values are not read. If it is of floating-point type, integers do not
+        fit. If it counts, as num_batches_tracked does, integers and floats (means of them) both fit.
     """
     accepted = FLOATS if like is not None and like.is_floating_point() else (*FLOATS, *INTEGERS)
     own = like is not None and tensor.dtype == like.dtype
@@ -35,6 +36,11 @@ def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> Non
 
 
 State = dict[str, Tensor]
+
+
+def trained_names(model: nn.Module) -> tuple[str, ...]:
+    """Name the parameters that training moves: those with `requires_grad`."""
+    return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Observation:
     @cached_property
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters that the client trained."""
-        return tuple(name for name, parameter in self.model.named_parameters() if parameter.requires_grad)
+        return trained_names(self.model)
 
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
@@ -115,37 +121,39 @@ class Observation:
         return replace(self.with_own_model(device), pairs=there)
 
     def delta(self, pair: int = 0) -> State:
-        """Δθ = θ_f − θ₀ of one pair, trained parameters only, in float64 (the subtraction is then exact)."""
+        """Return Δθ = θ_f − θ₀ of one pair, of trained parameters only, in float64: the subtraction is then exact."""
         initial, final = self.pairs[pair]
         return {name: final[name].double() - initial[name].double() for name in self.trainable}
 
     @cached_property
     def _moving(self) -> tuple[int, ...]:
-        """Indices of the pairs whose update is not zero. InputError where all are."""
-        moving = tuple(
-            i
-            for i, (initial, final) in enumerate(self.pairs)
-            if any(not torch.equal(initial[name], final[name]) for name in self.trainable)
-        )
+        """Indices of the pairs whose update is not zero. Raises InputError if all are zero."""
+        moving = self.pairs_that_move(self.trainable)
         if not moving:
             raise InputError("the update is zero: the client returned the checkpoint it was sent")
         return moving
 
+    def pairs_that_move(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the indices of the pairs whose two checkpoints differ in one of these parameters."""
+        pairs = enumerate(self.pairs)
+        return tuple(i for i, (sent, back) in pairs if not all(torch.equal(sent[name], back[name]) for name in names))
+
     def without_zero_updates(self) -> "Observation":
-        """Leave out the pairs whose update is zero. InputError where all are."""
+        """Leave out the pairs whose update is zero. Raises InputError if all are zero."""
         if len(self._moving) == len(self.pairs):
             return self
         return replace(self, pairs=tuple(self.pairs[i] for i in self._moving))
 
     def one_round(self) -> tuple["Observation", tuple[str, ...]]:
-        """(the first pair whose update is not zero, a warning where others are not); InputError where all are zero."""
+        """Keep the first pair whose update is not zero. Return (the observation of it, a warning if other pairs have
+        updates too). Raises InputError if all updates are zero."""
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
 
 
 def _laid_out(state: State, model: State) -> State:
-    """Lay out every tensor in memory as the model has it, whose code may rely on that; nothing is copied that is so."""
+    """Give each tensor the memory layout of the model's own, on which the model's code may rely; copy no other."""
     moved = {
         name: torch.empty_like(own, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
         for name, tensor in state.items()

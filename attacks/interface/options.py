@@ -1,6 +1,7 @@
-"""Options of attacks and defenses, and fields of `Knowledge`: declared once, checked and described from there.
+"""Check and describe the options of attacks and defenses, and the fields of `Knowledge`, from one declaration.
 
-A declaration is `learning_rate: Annotated[float, POSITIVE] = 0.05`, and a line `learning_rate: …` of the docstring.
+A declaration is a field `learning_rate: Annotated[float, POSITIVE] = 0.05` of a dataclass, and a line
+`learning_rate: …` of its docstring.
 """
 
 import inspect
@@ -17,9 +18,9 @@ from attacks.interface.errors import InputError, nearest
 class Range:
     """The finite numbers that an option or a field may hold.
 
-    said: what a number "has to" or "must not" be, for errors.
+    said: the end of an error message, as "has to be positive and finite" or "must not be negative".
     low, high: ends of the range.
-    with_low, with_high: whether they belong to it.
+    with_low, with_high: whether these ends belong to the range.
     """
 
     said: str
@@ -29,14 +30,16 @@ class Range:
     with_high: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Whether a number, or every number of a tuple, lies in the range; None passes as unset."""
+        """Whether a number, or every number of a tuple, lies in the range. None, an unset option, does."""
+        if value is None:
+            return True
         if isinstance(value, tuple):
             return all(map(self.holds, value))
-        above = value is None or self.low < value or (self.with_low and value == self.low)
-        return above and (value is None or value < self.high or (self.with_high and value == self.high))
+        above = self.low < value or (self.with_low and value == self.low)
+        return above and (value < self.high or (self.with_high and value == self.high))
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        """Add the range to a JSON schema that pydantic makes of the declaration; keywords of numbers pass null."""
+        """Add the range to the JSON schema that pydantic makes of the declaration. It does not forbid null."""
         ends = {
             "minimum" if self.with_low else "exclusiveMinimum": self.low,
             "maximum" if self.with_high else "exclusiveMaximum": self.high,
@@ -44,7 +47,7 @@ class Range:
         return handler(core) | {name: end for name, end in ends.items() if math.isfinite(end)}
 
     def __str__(self) -> str:
-        """The range in the words of an error, for a table: "positive and finite"."""
+        """The range for a table, as "positive and finite"."""
         return self.said.removeprefix("has to be ").replace("must not be", "not")
 
 
@@ -70,7 +73,7 @@ def ranges_of(annotation: Any) -> list[Range]:
 
 
 def misfits(owner: Any) -> Iterator[str]:
-    """Say of every number of a dataclass that is out of its range what it has to be."""
+    """Yield an error message for each field of a dataclass that holds a number out of its range."""
     for option in fields(owner):
         value = getattr(owner, option.name)
         for allowed in ranges_of(option.type):
@@ -79,8 +82,8 @@ def misfits(owner: Any) -> Iterator[str]:
                 yield f"{option.name} is {value}, {each} {allowed.said}"
 
 
-def _no_choices(owner: Any) -> Iterator[str]:
-    """Say of every option that is no value of its `Literal`, and of the device, what there is to choose from."""
+def _wrong_choices(owner: Any) -> Iterator[str]:
+    """Yield an error message, with the choices, for each option that is not in its `Literal`, and for the device."""
     for option in fields(owner):
         value, known = getattr(owner, option.name), get_args(option.type)
         if get_origin(option.type) is Literal and value not in known:
@@ -91,11 +94,11 @@ def _no_choices(owner: Any) -> Iterator[str]:
 
 
 def check_values(owner: Any, called: str = "") -> None:
-    """Raise InputError for the first option that is out of its range, or no value of its `Literal`.
+    """Raise InputError for the first option that is out of its range or not in its `Literal`.
 
-    called: how the error calls the owner, by default by its kind and name.
+    called: the owner's name in the error; default: its kind and name.
     """
-    for problem in (*misfits(owner), *_no_choices(owner)):
+    for problem in (*misfits(owner), *_wrong_choices(owner)):
         raise InputError(f"{called or f'{owner.kind} {owner.name!r}'}: {problem}")
 
 
@@ -107,7 +110,8 @@ def check_known(called: str, options: Iterable[str], known: list[str]) -> None:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Read what options mean off docstrings, their bases' too: lines "name, other: meaning" and indented ones below."""
+    """Read the meaning of each field from the docstrings of a class and its bases. A meaning is a line "name, other:
+    meaning" and the indented lines below it."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in "\n".join(inspect.cleandoc(base.__doc__ or "") for base in reversed(kind.__mro__)).split("\n"):

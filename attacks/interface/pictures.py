@@ -23,21 +23,21 @@ class Normalization:
     std: tuple[float, ...] = ()
 
     def inputs(self, pixels: Tensor) -> Tensor:
-        """(N, C, H, W) in [0, 1] -> the same in the network's input space."""
+        """Normalize pixels (N, C, H, W) in [0, 1] to the network's input space."""
         return (pixels - _by_channel(self.mean or (0.0,), pixels)) / _by_channel(self.std or (1.0,), pixels)
 
     def pixels(self, inputs: Tensor) -> Tensor:
-        """The inverse, (N, C, H, W); not clamped."""
+        """Invert `inputs` for images (N, C, H, W) in the network's input space; values are not clamped to [0, 1]."""
         return inputs * _by_channel(self.std or (1.0,), inputs) + _by_channel(self.mean or (0.0,), inputs)
 
 
 def _by_channel(values: tuple[float, ...], like: Tensor) -> Tensor:
-    """(1, C, 1, 1), or (1, 1, 1, 1) of one value for all, of the dtype and on the device of `like`."""
+    """Return values (1, C, 1, 1), or (1, 1, 1, 1) of one for all channels, in the dtype and on the device of `like`."""
     return torch.tensor(values, dtype=like.dtype, device=like.device).view(1, -1, 1, 1)
 
 
 HEIGHT = 56  # pixels of an image in a notebook
-LEAST, GAP = 96, 2  # pixels: height to enlarge up to, space between
+LEAST, GAP = 96, 2  # pixels of a file: the least height of an image, the space between two
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def stretched(images: Tensor) -> Tensor:
 
 
 def _colours(images: Tensor) -> Tensor:
-    """(N, 3, H, W) on the CPU, whatever the number of channels."""
+    """Return (N, 3, H, W) on the CPU: three channels as they are, else their mean in each."""
     images = stretched(images.detach().float().cpu())
     if images.shape[1] == 3:
         return images

@@ -1,5 +1,5 @@
-"""Empirical neural tangent kernels, regression with them, their distance, and a model beside its linearization at the
-parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀).
+"""Compute empirical neural tangent kernels, regress with them, compare them, and compare a model with its linearization
+at the parameters that were sent, f_lin = f_θ₀ + ∇f_θ₀ᵀ (θ − θ₀).
 """
 
 import math
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError
-from attacks.interface.observation import Observation, State
+from attacks.interface.observation import Observation, State, trained_names
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.jacobian import Factors, Jacobian
 from attacks.networks.probing import count_outputs, evaluating, parameter_names, probe, probe_generator, run_network
 
-MOST_IMAGES = 200  # that the drift of a kernel is measured on: its cost is quadratic
-MOST_ENTRIES = 2**29  # of their Jacobian, layers aside that need none
+MOST_IMAGES = 200  # on which the drift of a kernel is measured: its cost is quadratic
+MOST_ENTRIES = 2**29  # of the Jacobian of these images; linear layers need none
 CHUNK_BYTES = 256 * 2**20  # of Jacobian factors per chunk of images
 
 
 def empirical_ntk(model: nn.Module, state: State, images: Tensor, others: Tensor | None = None) -> Tensor:
-    """Trace form of the empirical NTK: K(x, x') = Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over the trained parameters.
+    """Return the trace form of the empirical NTK, K(x, x') = Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over the trained parameters.
 
     state: parameters to take the gradients at, in the dtype and on the device to compute in. images: (N, C, H, W).
     others: (M, C, H, W), by default the same images. Returns (N, M).
@@ -29,12 +29,12 @@ def empirical_ntk(model: nn.Module, state: State, images: Tensor, others: Tensor
 
 
 def empirical_ntk_blocks(model: nn.Module, state: State, images: Tensor, others: Tensor | None = None) -> Tensor:
-    """Every pair of outputs: ⟨∇f_k(x), ∇f_k'(x')⟩, (N, K, M, K); arguments as of `empirical_ntk`."""
+    """Return the kernel of every pair of outputs, ⟨∇f_k(x), ∇f_k'(x')⟩, (N, K, M, K); arguments as `empirical_ntk`."""
     return _contract(model, state, images, others, Factors.blocks)
 
 
 def kernel_duals(kernel: Tensor, targets: Tensor, ridge: float = 0.0) -> Tensor:
-    """α = (K + ridge · tr(K)/N · I)⁻¹ y. kernel: (N, N). targets: (N, K). Differentiable; returns (N, K).
+    """Return α = (K + ridge · tr(K)/N · I)⁻¹ y, (N, K), differentiable. kernel: (N, N). targets: (N, K).
 
     Raises InputError where the kernel is singular to the precision of its dtype.
     """
@@ -47,23 +47,23 @@ def kernel_duals(kernel: Tensor, targets: Tensor, ridge: float = 0.0) -> Tensor:
 
 
 def kernel_regression(kernel: Tensor, targets: Tensor, cross: Tensor, ridge: float = 0.0) -> Tensor:
-    """Predictions K_xX (K_XX + ridge · tr/N · I)⁻¹ y. cross: (M, N), kernel of new and training images -> (M, K)."""
+    """Predict K_xX (K_XX + ridge · tr/N · I)⁻¹ y, (M, K). cross: K_xX (M, N), of new and training images."""
     return cross @ kernel_duals(kernel, targets, ridge)
 
 
 def kernel_distance(first: Tensor, second: Tensor) -> float:
-    """1 − ⟨K₁, K₂⟩_F / (‖K₁‖_F ‖K₂‖_F): 0 for kernels equal up to scale (Loo et al. 2024, section 4)."""
+    """Return 1 − ⟨K₁, K₂⟩_F / (‖K₁‖_F ‖K₂‖_F): 0 for kernels equal up to scale (Loo et al. 2024, section 4)."""
     return float(1 - (first * second).sum() / (first.norm() * second.norm()))
 
 
 def kernel_drift(observation: Observation, images: Tensor) -> float:
-    """Kernel distance between both ends of an observation's last update on `images` (N, C, H, W), float64."""
+    """Return the kernel distance, before to after an observation's last update, on `images` (N, C, H, W) in float64."""
     states = (cast_state(state, images.device, torch.float64) for state in observation.pairs[-1])
     return kernel_distance(*(empirical_ntk(observation.model, state, images.double()) for state in states))
 
 
 def affordable_images(observation: Observation) -> int:
-    """On how many images a drift of the kernel is to be measured: at most 200, 4 of a ResNet-18 with ten classes."""
+    """Return on how many images to measure the drift of the kernel: at most 200, 4 for a ResNet-18 of ten classes."""
     model = observation.model
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     entries = sum(model.get_parameter(name).numel() for name in observation.trainable if name not in linear)
@@ -78,7 +78,7 @@ def _contract(
     others: Tensor | None,
     contraction: Callable[[Factors, Factors], Tensor],
 ) -> Tensor:
-    """Σ over parameters of `contraction`, a chunk of rows and one of columns at a time."""
+    """Sum `contraction` over the parameters, a chunk of rows and one of columns at a time."""
     jacobian = Jacobian(model, state)
     size = sum(factors.numel for factors in jacobian(images[:1])) * images.element_size()
     rows = images.split(max(1, CHUNK_BYTES // size))
@@ -86,7 +86,7 @@ def _contract(
     grid: list[list[Tensor]] = []
     for i, row in enumerate(rows):
         left = jacobian(row)
-        known = i if others is None else 0  # what lies below the diagonal of a symmetric kernel was computed above it
+        known = i if others is None else 0  # blocks of a symmetric kernel that are transposes of earlier ones
         line = [_transpose(grid[j][i]) for j in range(known)]
         for j in range(known, len(columns)):
             right = left if others is None and j == i else jacobian(columns[j])
@@ -108,12 +108,13 @@ CURVED = 1e-6  # relative second difference that rounding in float64 does not re
 
 
 def linearization_error(model: nn.Module, initial: State, final: State, images: Tensor) -> tuple[float, float]:
-    """(‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs, the largest |f − f_lin|); NaN where no output moved.
+    """Return (‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs, the largest |f − f_lin|). The first is NaN if no output
+    moved; it is also how far the mean gradient on the way is from that at θ₀.
 
     images: (N, C, H, W). f is taken at `final`, f_lin linearized at `initial` in the trained parameters; other tensors
-    are those of `final` in both. The first is also how far the mean gradient on the way is from that at θ₀.
+    are those of `final` in both.
     """
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    trained = trained_names(model)
     fixed = {name: value for name, value in final.items() if name not in trained}
     outputs = _outputs(model, fixed, images)
     start = {name: initial[name] for name in trained}
@@ -129,10 +130,10 @@ def linearization_error(model: nn.Module, initial: State, final: State, images: 
 def relative_residual(
     model: nn.Module, state: State, delta: State, images: Tensor, duals: Tensor | None = None
 ) -> float:
-    """‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖, the gradients of images (N, C, H, W) taken at the parameters `state`.
+    """Return ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖, with the gradients of images (N, C, H, W) at the parameters `state`.
 
-    duals: α, (N, K). Without them the best ones are solved for, in float64, and the result is NaN where Δθ is 0 or
-    there are more than 1,000 gradients.
+    duals: α, (N, K). Without them the best ones are solved for, in float64; the result is then NaN if Δθ is 0 or there
+    are more than 1,000 gradients.
     """
     outputs = _outputs(model, state, images)
     start, norm = {name: state[name] for name in delta}, _norm(delta)
@@ -150,7 +151,7 @@ def relative_residual(
 
 
 def _outputs(model: nn.Module, state: State, images: Tensor) -> Callable[[State], Tensor]:
-    """The outputs (N, K) for images as a function of some of the parameters; the others are those of `state`."""
+    """Return the outputs (N, K) for images as a function of some parameters; the others are those of `state`."""
     return lambda parameters: run_network(model, {**state, **parameters}, images).reshape(len(images), -1)
 
 
@@ -161,8 +162,8 @@ def _norm(state: State) -> Tensor:
 def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
     """Whether the outputs are linear in the parameters of the layer that is called last. state, images: in float64.
 
-    Compares f at equal steps θ, θ + v, θ + 2v of that layer, whose second difference is then rounding error; short and
-    long steps, so that neither a saturated sigmoid nor a distant kink goes unseen.
+    If they are, the second difference of f at θ, θ + v and θ + 2v is rounding error. Short and long steps v are tried:
+    the ones show a sigmoid that saturates further out, the others a kink at a distance.
     """
     called: list[str] = []
     owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}

@@ -9,7 +9,6 @@ power iteration on H: exact, and without a vector of the size of the parameters 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +24,6 @@ Perturbed = Callable[[State], Tensor]
 """f_k(x) at perturbed parameters, (B,), one entry for each pair of an image and an output, from (B, …) tensors."""
 
 
-@dataclass(frozen=True)
-class HessianNorms:
-    """values: (N, K), ‖H‖₂ of every image and output; from below, as power iteration has it. iterations: the most that
-    were taken. converged: whether the last one changed no value by more than the tolerance."""
-
-    values: Tensor
-    iterations: int
-    converged: bool
-
-    @property
-    def largest(self) -> float:
-        return float(self.values.max())
-
-
 def hessian_norms(
     model: nn.Module,
     state: State,
@@ -46,25 +31,23 @@ def hessian_norms(
     generator: torch.Generator,
     iterations: int = 50,
     tolerance: float = 1e-3,
-) -> HessianNorms:
-    """‖H‖₂ in the trained parameters of `model` at `state`, in whose dtype and on whose device it is computed.
+) -> Tensor:
+    """Return ‖H‖₂ (N, K) of every image and output, in the trained parameters of `model` at `state`, in whose dtype and
+    on whose device it is computed.
 
-    images: (N, C, H, W). generator: on the CPU, draws the start. Takes ‖Hv‖ / ‖v‖, since the spectrum of a ReLU network
-    is symmetric about 0, until it grows by less than `tolerance` (relative) in an iteration.
+    images: (N, C, H, W). generator: on the CPU, draws the start. The norm is ‖Hv‖ / ‖v‖, since the spectrum of a ReLU
+    network is symmetric about 0. It grows with every iteration, until by less than `tolerance` (relative).
     """
-    values, most, converged = [], 0, True
     with evaluating(model):
-        for perturbed, zeros in _problems(Jacobian(model, state), images):
-            norms, taken, settled = _power_iteration(perturbed, zeros, generator, iterations, tolerance)
-            values.append(norms)
-            most, converged = max(most, taken), converged and settled
-    return HessianNorms(torch.cat(values).view(len(images), -1), most, converged)
+        problems = _problems(Jacobian(model, state), images)
+        norms = [_power_iteration(*problem, generator, iterations, tolerance) for problem in problems]
+    return torch.cat(norms).view(len(images), -1)
 
 
 def _power_iteration(
     perturbed: Perturbed, zeros: State, generator: torch.Generator, iterations: int, tolerance: float
-) -> tuple[Tensor, int, bool]:
-    """(‖H‖₂ of every pair (B,), iterations taken, whether they sufficed). zeros: perturbations (B, …) of no size."""
+) -> Tensor:
+    """Return ‖H‖₂ (B,) of every pair of an image and an output. zeros: perturbations (B, …) of no size."""
     names = list(zeros)
     with torch.enable_grad():
         at = {name: value.requires_grad_() for name, value in zeros.items()}
@@ -72,7 +55,7 @@ def _power_iteration(
         gradients = torch.autograd.grad(outputs.sum(), list(at.values()), create_graph=True, materialize_grads=True)
     curved = [i for i, gradient in enumerate(gradients) if gradient.requires_grad]
     if not curved:
-        return outputs.new_zeros(len(outputs)).detach(), 0, True
+        return outputs.new_zeros(len(outputs)).detach()
 
     def product(vector: State) -> State:
         """Hv, by a second pass backwards through the gradient: H is symmetric. The derivative of a number, gᵀv: for
@@ -85,13 +68,13 @@ def _power_iteration(
     start = {k: torch.randn(v.shape, generator=generator, dtype=v.dtype).to(v.device) for k, v in zeros.items()}
     vector = product(start)  # inside the range of H from here on
     norms, last = _norms(vector), outputs.new_zeros(len(outputs)).detach()
-    for taken in range(1, iterations + 1):
+    for _ in range(iterations):
         vector = product({name: _divide(value, norms) for name, value in vector.items()})
         norms = _norms(vector)
         if bool((norms - last <= tolerance * norms).all()):
-            return norms, taken, True
+            break
         last = norms
-    return norms, iterations, False
+    return norms
 
 
 def _norms(vector: State) -> Tensor:

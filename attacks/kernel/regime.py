@@ -169,7 +169,8 @@ class OnImages:
         error, remainder = linearization_error(model, start, end, inputs)
         affordable = inputs[: _affordable(model, initial, inputs.float())].float()
         ends = [_between(initial, final, point) for point in points] if len(affordable) else []
-        norm = max((hessian_norms(model, state, affordable, generator).largest for state in ends), default=math.nan)
+        norms = [float(hessian_norms(model, state, affordable, generator).max()) for state in ends]
+        norm = max(norms, default=math.nan)
         all_seen = complete and len(images) <= min(MAX_IMAGES, limit)
         return cls(
             hessian_norm=norm,

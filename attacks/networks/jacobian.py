@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.observation import State
+from attacks.interface.observation import State, trained_names
 from attacks.networks.probing import (
     evaluating,
     for_each,
@@ -70,7 +70,7 @@ class Jacobian:
     def __init__(self, model: nn.Module, state: State):
         self.model = model
         self.state = {name: value.detach() for name, value in state.items()}
-        self.trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.trained = trained_names(model)
         self.linear = linear_layers(model)
         self.scales: dict[str, float] = {}
         self.probed = False

@@ -1,8 +1,7 @@
-"""The patch embedding of a vision transformer, and its learned positions, whatever class the network is of.
+"""Find the patch embedding of a vision transformer of any class, and its learned positions, by running the network.
 
-Both are found by running the network. A layer is a patch embedding where all it is fed are the pixels, each in one
-place. A parameter holds learned positions where its gradient for one image *is* the gradient at what the embedding
-gives, wherever its rows stand.
+A layer is a patch embedding if it is fed each pixel exactly once, and nothing else. A parameter holds learned positions
+if its gradient for one image has, in any order, the rows of the gradient at the output of the embedding.
 """
 
 from dataclasses import dataclass
@@ -14,18 +13,18 @@ from torch.nn import functional as F
 from attacks.interface.observation import State
 from attacks.networks.probing import parameter_names, probe, probe_generator, random_images, run_network, watched
 
-PERTURBATION = 0.02  # of the parameters that a network is probed with: heads may be of zeros, and then nothing moves
-SAME_ROW = 1e-3  # of a gradient: float32 adds it up in another order
+PERTURBATION = 0.02  # of the parameters of a probed network: a head of zeros would leave all gradients zero
+SAME_ROW = 1e-3  # of a gradient: the distance of equal rows, which float32 adds up in different orders
 
 
 @dataclass(frozen=True)
 class PatchEmbedding:
-    """The layer that embeds patches, and the positions added to what it gives.
+    """The layer that embeds patches, and the positions that are added to its output.
 
-    weight, bias: names of its parameters; the weight is (D, n) once flattened, n pixels in a patch. source: (P, n), the
-    place of each entry of a patch among the image's pixels, flattened. scale, offset: (P, n), the layer is fed
-    scale · pixel + offset. positions: the parameter added to P tokens, and rows: (P,), their rows in it, flattened to
-    (…, D); None where there are no learned positions.
+    weight, bias: names of its parameters; the weight is (D, n) once flattened, n pixels in a patch. source: (P, n),
+    index of each entry of a patch among the image's flattened pixels. scale, offset: (P, n), the layer is fed
+    scale · pixel + offset. positions: name of the parameter that is added to the P tokens. rows: (P,), their rows in
+    it, flattened to (…, D). Both are None if no positions are learned.
     """
 
     weight: str
@@ -37,14 +36,14 @@ class PatchEmbedding:
     rows: Tensor | None = None
 
     def image(self, patches: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """The image (1, C, H, W) of what the layer is fed at each position, (P, n)."""
+        """Return the image (1, C, H, W) if the layer is fed `patches` (P, n)."""
         pixels = patches.new_zeros(self.source.numel())
         pixels[self.source.flatten()] = ((patches - self.offset) / self.scale).flatten()
         return pixels.reshape(1, *shape)
 
 
 def find_patch_embedding(model: nn.Module, input_shape: tuple[int, int, int]) -> PatchEmbedding | None:
-    """The first layer that is fed nothing but the pixels, patch by patch; None where no layer is."""
+    """Find the first layer that is fed the pixels, patch by patch, and nothing else; None if there is none."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     images = _placing_images(input_shape)
     fed: dict[str, list[Tensor]] = {}
@@ -64,14 +63,14 @@ def find_patch_embedding(model: nn.Module, input_shape: tuple[int, int, int]) ->
 
 
 def _placing_images(shape: tuple[int, int, int]) -> Tensor:
-    """(4, C, H, W): zeros, ones, every pixel's own number as a share of all, and noise to check with."""
+    """Return (4, C, H, W): zeros, ones, each pixel's index over the number of pixels, and noise to check with."""
     size = shape[0] * shape[1] * shape[2]
     ramp = (torch.arange(size) / size).reshape(shape)
     return torch.stack([torch.zeros(shape), torch.ones(shape), ramp, random_images(shape, 1)[0]])
 
 
 def _patches(layer: nn.Module, given: Tensor) -> Tensor | None:
-    """(N, P, n), what a layer is fed at each position; None where positions overlap, or the input has no such shape."""
+    """Return what a layer is fed at each position, (N, P, n); None if patches overlap or have no such shape."""
     if isinstance(layer, nn.Linear):
         return given if given.dim() == 3 else None
     assert isinstance(layer, nn.Conv2d)
@@ -82,7 +81,8 @@ def _patches(layer: nn.Module, given: Tensor) -> Tensor | None:
 
 
 def _placed(patches: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(source, scale, offset), (P, n) each, of patches (4, P, n) of `images`; None unless entries are single pixels."""
+    """Return (source, scale, offset), (P, n) each, from patches (4, P, n) of `images`; None unless each entry is one
+    pixel, scaled and shifted."""
     offset, scale = patches[0], patches[1] - patches[0]
     if not scale.all():
         return None
@@ -95,12 +95,14 @@ def _placed(patches: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor] | 
 
 
 def _positions(model: nn.Module, layer: str, image: Tensor) -> tuple[str, Tensor] | None:
-    """(name, rows (P,)) of the parameter whose gradient for one image holds that of the layer's output, row by row."""
+    """Return (name, rows (P,)) of the parameter whose gradient for one image has the rows of the gradient at the
+    layer's output; None if there is none."""
     generator = probe_generator()
     state: State = {}
     for name, tensor in model.state_dict().items():
-        noise = torch.randn(tensor.shape, generator=generator) if tensor.is_floating_point() else torch.zeros(())
-        state[name] = tensor.detach() + PERTURBATION * noise.to(tensor) if tensor.is_floating_point() else tensor
+        if tensor.is_floating_point():
+            tensor = tensor.detach() + PERTURBATION * torch.randn(tensor.shape, generator=generator).to(tensor)
+        state[name] = tensor
     own = {name: state[name].requires_grad_() for name, _ in model.named_parameters()}
     seen: list[Tensor] = []
 

@@ -1,7 +1,7 @@
-"""What an adaptive attacker knows of the distance between the update it sees and the one that training made.
+"""Bound the update that training made, as an adaptive attacker can from the update that was sent.
 
-Added Gaussian noise has a standard deviation. What quantization and sparsification did is sharper: every entry lay in
-an interval, of the width of a step, of no width where an entry was sent as it is, without end where nothing is known.
+Of Gaussian noise the attacker knows the standard deviation. Of quantization and sparsification it knows the interval in
+which each entry lay: as wide as a step, a point for an entry that was sent as it is, unbounded for an unknown one.
 
 `complete` finds a matrix of low rank from intervals of its entries: the least ‖X − Π(X)‖² over X = A Bᵀ, Π the nearest
 point of the intervals, with A and B in turn while Π(X) is held. Where intervals are points or unknown, this is the
@@ -26,39 +26,40 @@ TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 @dataclass(frozen=True)
 class EntryIntervals:
-    """The interval in which every entry of an update lay: lowest, highest, of the update's shape, ±∞ where unknown."""
+    """The interval in which each entry of an update lay. lowest, highest: of the update's shape, ±∞ if unknown."""
 
     lowest: Tensor
     highest: Tensor
 
     def nearest(self, values: Tensor) -> Tensor:
-        """The nearest point of every interval."""
+        """Move each value to the nearest point of its interval."""
         return values.clamp(self.lowest, self.highest)
 
     def middle(self) -> Tensor:
-        """What was sent: the middle of every interval, or 0 if it contains 0."""
+        """Return what was sent: the middle of each interval, or 0 if the interval contains 0."""
         return torch.where(self.sent(), (self.lowest + self.highest) / 2, 0)
 
     def bounded(self) -> Tensor:
-        """Bool, where both are finite."""
+        """Return where (bool) both ends are finite."""
         return self.lowest.isfinite() & self.highest.isfinite()
 
     def sent(self) -> Tensor:
-        """Bool, where the interval does not hold 0: the entry was sent."""
+        """Return where (bool) an entry was sent: its interval does not contain 0."""
         return (self.lowest > 0) | (self.highest < 0)
 
     def wider(self) -> "EntryIntervals":
-        """Twice as wide, as stochastic rounding leaves them."""
+        """Return intervals twice as wide, as for stochastic rounding."""
         half = (self.highest - self.lowest) / 2
         return EntryIntervals(self.lowest - half, self.highest + half)
 
     def without(self, hidden: Tensor) -> "EntryIntervals":
-        """With nothing known of the entries `hidden`, bool."""
+        """Return intervals that tell nothing of the entries `hidden` (bool)."""
         return EntryIntervals(self.lowest.masked_fill(hidden, -math.inf), self.highest.masked_fill(hidden, math.inf))
 
 
 def noise_deviation(delta: State, knowledge: Knowledge) -> float:
-    """Standard deviation of known Gaussian noise on an entry of an update, or 0; ‖Δθ‖² / (1 + noise_scale²) is left."""
+    """Return the standard deviation of known Gaussian noise on an entry of an update, 0 for none. `noise_scale` is
+    relative to ‖Δθ‖ without the noise, which is smaller by √(1 + noise_scale²)."""
     squares = sum(float(value.double().square().sum()) for value in delta.values())
     entries = sum(value.numel() for value in delta.values())
     relative = knowledge.noise_scale or 0.0
@@ -66,16 +67,16 @@ def noise_deviation(delta: State, knowledge: Knowledge) -> float:
 
 
 def quantization_step(value: Tensor, bits: int) -> float:
-    """Distance of adjacent levels of a tensor that was quantized between its extremes, which are levels, too."""
+    """Return the distance of adjacent levels of a tensor that was quantized between its extremes (both are levels)."""
     return float(value.max() - value.min()) / (2**bits - 1)
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """The intervals of every tensor's entries; None where neither levels nor left-out entries are known of, nor shown,
-    and where an entry has a single bit (`possible_entries`).
+    """Return the intervals of every tensor's entries. None if the attacker knows of neither levels nor entries left
+    out, if the update does not show them, or if an entry has a single bit (see `possible_entries`).
 
-    Rounding is taken to be to the nearest level. What was left out is unknown, unless the sent entries end in a gap
-    around zero: then the others are no larger than the smallest of those.
+    Rounding is assumed to be to the nearest level. An entry that was left out is unknown, unless the sent ones leave a
+    gap around zero: then it is no larger than the smallest of those.
     """
     bits = knowledge.quantization_bits
     if bits == 1 or (bits is None and knowledge.kept_fraction is None):
@@ -101,7 +102,7 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
 
 
 def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """As `known_intervals`, and where an entry has a single bit the side of the middle of both levels that it has."""
+    """Do as `known_intervals`. A single bit tells on which side of the middle between both levels an entry lay."""
     if knowledge.quantization_bits != 1:
         return known_intervals(delta, knowledge)
     if not all(_on_grid(value, 1) for value in delta.values()):
@@ -116,8 +117,8 @@ def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryInter
 
 
 def rounded_intervals(delta: State, initial: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
-    """The intervals of an update's entries where the parameters that it led to were sent in few significant bits, each
-    rounded by at most half of the distance 2^(exponent − bits) to the next number; None where they were not."""
+    """Return the intervals of an update's entries if the parameters were sent in few significant bits, each rounded by
+    at most half of the distance 2^(exponent − bits) to the next number; None if they were not."""
     bits, intervals = knowledge.significant_bits, {}
     if bits is None:
         return None
@@ -139,7 +140,7 @@ def _on_grid(value: Tensor, bits: int) -> bool:
 
 
 def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
-    """1 for the entries of every tensor of which something is known and 0 for those left out; None where none is."""
+    """Return 1 for each entry of which something is known and 0 for the others; None if all are known."""
     intervals = known_intervals(delta, knowledge) if knowledge.kept_fraction is not None else None
     if intervals is None or all(bool(part.bounded().all()) for part in intervals.values()):
         return None
@@ -147,7 +148,7 @@ def kept_entries(delta: State, knowledge: Knowledge) -> State | None:
 
 
 def noise_edge(rows: int, columns: int) -> float:
-    """The largest singular value of noise of deviation 1, (rows, columns), exceeded once in a hundred times: the edge
+    """Return the singular value that noise of deviation 1, (rows, columns), exceeds once in a hundred times: the edge
     of the Marchenko-Pastur law, and the Tracy-Widom fluctuation above it (Johnstone 2001, theorem 1.1)."""
     larger, smaller = max(rows, columns, 2), min(rows, columns)
     edge = (larger - 1) ** 0.5 + smaller**0.5
@@ -182,25 +183,26 @@ class Completed:
 
 
 def unknowns(rows: int, columns: int, rank: int) -> int:
-    """Degrees of freedom of a matrix of that rank."""
+    """Return the degrees of freedom of a matrix of that rank."""
     return rank * (rows + columns - rank)
 
 
-def complete(intervals: EntryIntervals, rank: int, iterations: int = MAX_ITERATIONS) -> Completed:
-    """The matrix of this rank in the intervals, or nearest to them; rows and columns without a sent entry are zero."""
+def complete(intervals: EntryIntervals, rank: int) -> Completed:
+    """Find the matrix of this rank in the intervals, or nearest to them. Rows and columns of which nothing was sent are
+    zero."""
     sent = intervals.sent()
     matrix = torch.zeros_like(intervals.lowest)
     rows, columns = sent.any(1).nonzero()[:, 0], sent.any(0).nonzero()[:, 0]
     if not len(rows):
         return Completed(matrix, 0.0)
-    # a row or column of which nothing was sent starts at zero, and no step of the iteration moves it
+    # such a row or column would start at zero, and no step of the iteration would move it
     part = EntryIntervals(intervals.lowest[rows][:, columns], intervals.highest[rows][:, columns])
-    found = _completed(part, min(rank, len(rows), len(columns)), iterations)
+    found = _completed(part, min(rank, len(rows), len(columns)))
     matrix[rows[:, None], columns] = found.matrix
     return Completed(matrix, found.misfit)
 
 
-def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Completed:
+def _completed(intervals: EntryIntervals, rank: int) -> Completed:
     known = intervals.bounded()
     known = known & (known.sum(1, keepdim=True) >= ENTRIES_PER_UNKNOWN * rank)
     rows = FactorProblem.of(intervals.lowest, intervals.highest, known)
@@ -211,7 +213,7 @@ def _completed(intervals: EntryIntervals, rank: int, iterations: int) -> Complet
     a, b = left[:, :rank] * values[:rank].sqrt(), right[:rank].T * values[:rank].sqrt()
     before, misfit = a @ b.T, 0.0
     relative_shrinkage = 0.0 if rows.complete else STARTING_SHRINKAGE
-    for i in range(iterations):
+    for i in range(MAX_ITERATIONS):
         shrinkage = float(values[0]) * share * relative_shrinkage * SHRINKAGE_DECAY**i
         a = rows.solved(before, b, a, shrinkage)
         b = columns.solved(b @ a.T, a, b, shrinkage)
@@ -250,14 +252,15 @@ class FactorProblem:
         return cls(lowest, highest, known, bool(known.all()), lowest < highest, middle, outer, INWARD_SHARE * middle)
 
     def misfit(self, matrix: Tensor) -> tuple[float, float]:
-        """‖X − Π(X)‖ and the distance of X (m, n) from what was sent, over known entries."""
+        """Return (‖X − Π(X)‖, the distance of X (m, n) from what was sent), both over known entries."""
         missed, distance = matrix - matrix.clamp(self.lowest, self.highest), matrix - self.middle
         if not self.complete:
             missed, distance = missed.where(self.known, 0), distance.where(self.known, 0)
         return float(missed.norm()), float(distance.norm())
 
     def solved(self, matrix: Tensor, factor: Tensor, own: Tensor, shrinkage: float) -> Tensor:
-        """A (m, r) of least Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries, from A Bᵀ (m, n), B (n, r), A."""
+        """Return A (m, r) that minimizes Σ (A Bᵀ − target)² + shrinkage ‖A‖² over known entries. matrix: A Bᵀ (m, n) so
+        far. factor: B (n, r). own: A so far."""
         nearest = matrix.clamp(self.lowest, self.highest)
         missing = torch.addcmul(self.inner, nearest, self.outer).sub_(matrix)
         rank = factor.shape[1]
@@ -284,7 +287,7 @@ class FactorProblem:
 
 
 def find_rank(intervals: EntryIntervals, most: int, generator: torch.Generator) -> int:
-    """The rank at which the misfit on held-out entries stops falling: doubled until then, then bisected."""
+    """Find the rank at which the misfit on held-out entries stops falling: double it until then, then bisect."""
     drawn = torch.rand(intervals.lowest.shape, generator=generator).to(intervals.lowest.device)
     hidden = intervals.sent() & (drawn < HELD_OUT_SHARE)
     seen = intervals.without(hidden)

@@ -1,13 +1,13 @@
-"""A client's local training as a differentiable function of its images and labels, and its optimizer as one of
-gradients: SGD, Adam and AdamW as torch.optim takes them.
+"""Simulate a client's local training, differentiably in its images and labels, with SGD, Adam or AdamW as torch.optim
+has them.
 
     SGD with heavy-ball momentum μ (Polyak 1964)        v ← μ v + g,  the first time v ← g;             θ ← θ − η v
     Adam (Kingma and Ba 2015, algorithm 1)              m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²,
                                                         θ ← θ − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
     AdamW (Loshchilov and Hutter 2019, algorithm 2)     the same, and θ ← θ − η λ θ
 
-Weight decay λ adds λ θ to g, except in AdamW. Adam's first step is −η g / (|g| + ε), the signs of g wherever |g| is far
-above ε, and signs have no derivative by which images could be moved: a larger ε makes one.
+Weight decay λ adds λ θ to g, except in AdamW. Adam's first step is −η g / (|g| + ε). Wherever |g| is far above ε, it is
+the sign of g, which has no derivative to move images by; a larger ε (`smoothing`) gives it one.
 """
 
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ START = Moments(0, {}, {})
 @dataclass(frozen=True)
 class LocalOptimizer:
     """kind: sgd, adam or adamw. learning_rate: η. momentum: μ, of sgd. betas, eps: β₁, β₂ and ε of adam and adamw.
-    weight_decay: λ. smoothing: is added to ε, in units of the root mean square of √(v / (1 − β₂ᵗ)) over a parameter
-    tensor; 0 is the optimizer as it is.
+    weight_decay: λ. smoothing: added to ε, in units of the root mean square of √(v / (1 − β₂ᵗ)) over a parameter
+    tensor; 0 for the client's own optimizer.
     """
 
     kind: str
@@ -56,9 +56,10 @@ class LocalOptimizer:
 
     @classmethod
     def believed(cls, knowledge: Knowledge) -> tuple["LocalOptimizer", tuple[str, ...]]:
-        """(the optimizer that the adversary was told of, a warning that names what torch's defaults stand for).
+        """Return (the optimizer as far as the adversary was told of it, a warning that names the defaults in the place
+        of what it was not told). knowledge: with learning_rate.
 
-        knowledge: with learning_rate. Raises InputError for an optimizer that is not simulated.
+        Raises InputError for an optimizer that is not simulated.
         """
         kind = knowledge.optimizer or "sgd"
         if kind not in KINDS:
@@ -78,7 +79,7 @@ class LocalOptimizer:
         return self.kind != "sgd"
 
     def step(self, parameters: State, gradients: State, moments: Moments) -> tuple[State, Moments]:
-        """(what one step adds to the parameters, the moments after it), all by the names of `gradients`."""
+        """Take one step. Return (what it adds to the parameters, the moments after it), by the names of `gradients`."""
         decay, (steps, first, second) = self.weight_decay, moments
         if decay and self.kind != "adamw":
             gradients = {name: value + decay * parameters[name] for name, value in gradients.items()}
@@ -105,7 +106,7 @@ class LocalOptimizer:
 
 
 def root(value: Tensor) -> Tensor:
-    """√ of values ≥ 0 with the derivative 0 at 0: an entry whose gradients were all zero stays where it is."""
+    """Return √ of values ≥ 0, with derivative 0 at 0: an entry whose gradients were all zero stays where it is."""
     positive = value > 0
     return torch.where(positive, value, 1.0).sqrt() * positive
 
@@ -115,12 +116,12 @@ Coding = tuple[float, float]  # targets of mean squared error: of the other clas
 
 
 def default_coding(outputs: int) -> Coding:
-    """±1 for one output, −0.1 and 0.9 for several."""
+    """Return the targets ±1 for one output, −0.1 and 0.9 for several."""
     return (-1.0, 1.0) if outputs == 1 else (-0.1, 0.9)
 
 
 def soft_loss(loss: Loss, outputs: Tensor, classes: Tensor, coding: Coding | None = None) -> Tensor:
-    """Mean loss of outputs (N, K) against class probabilities (N, K); one-hot rows are ordinary labels.
+    """Return the mean loss of outputs (N, K) against class probabilities (N, K), one-hot for ordinary labels.
 
     cross_entropy: softmax, or logistic for one output. mse: ½ Σ_k (f_k − y_k)² against the targets of `coding`, by
     default `default_coding`. With K = 1 `classes` holds the probability of class 1.
@@ -134,12 +135,13 @@ def soft_loss(loss: Loss, outputs: Tensor, classes: Tensor, coding: Coding | Non
 
 
 def one_hot(labels: Tensor, outputs: int) -> Tensor:
-    """Classes (N,) -> probabilities (N, K) as `soft_loss` takes them, in float64."""
+    """Return classes (N,) as the probabilities (N, K) that `soft_loss` takes, in float64."""
     return labels.double()[:, None] if outputs == 1 else F.one_hot(labels.long(), outputs).double()
 
 
 def step_weights(steps: int, momentum: float) -> Tensor:
-    """How many learning rates each step's gradient counts at the end under momentum: 1 + μ + … + μ^(steps − t)."""
+    """Return how many learning rates the gradient of step t has moved the parameters at the end, under momentum:
+    1 + μ + … + μ^(steps − t), (steps,)."""
     return torch.cumsum(momentum ** torch.arange(steps, dtype=torch.float64), 0).flip(0)
 
 
@@ -159,7 +161,7 @@ class LocalTraining:
     coding: Coding | None = None
 
     def update(self, images: Tensor, classes: Tensor, batches: Sequence[Tensor]) -> State:
-        """Δθ after one step per entry of `batches`, differentiable in images (N, C, H, W) and classes (N, K)."""
+        """Return Δθ after a step on each of `batches`, differentiable in images (N, C, H, W) and classes (N, K)."""
         start = {name: self.initial[name].detach().requires_grad_() for name in self.trained}
         delta = {name: torch.zeros_like(value) for name, value in start.items()}
         moments = START

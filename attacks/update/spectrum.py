@@ -1,15 +1,15 @@
-"""The singular values and the row space of a layer's update, without weight decay, and what they tell of the images.
+"""Compute the singular values and the row space of a layer's update, undo weight decay, and count the images.
 
 The update of the linear layer that is fed the images is [ΔW | Δb] = Σ_i δ_i [x_i; 1]ᵀ under any sequence of SGD steps:
-its rank is the number of images (views of one image, as clients that augment their data train on, count each), and a
-pixel that never varies gives a column proportional to Δb.
+its rank is the number of images (each view of an augmented image counts), and a pixel that never varies gives a column
+proportional to Δb.
 
 Weight decay multiplies the parameters by 1 − lr · λ at every step, so that after all of them
 
     θ_f = κ θ₀ + Σ_i d_i x̃_iᵀ,    κ = (1 − lr · λ)^steps (without momentum),
 
-and θ_f − θ₀ has a share (κ − 1) θ₀ of full rank. Where the sum is zero, κ is the ratio of θ_f to θ₀: the directions in
-which no image lies are the last singular vectors.
+and θ_f − θ₀ contains (κ − 1) θ₀, which has full rank. Along the last singular vectors there is no image, so that the
+sum vanishes and κ is the ratio of θ_f to θ₀.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from attacks.networks.probing import find_input_layer, parameter_names
 
 # Ratios of neighbouring singular values. That behind the private images is above 100 under SGD in float32 (48 clients
 # with 2 to 15 digits: 4,000 and more) and 2 to 4 under several steps of Adam (the same clients: 2 in the median).
-CLEAR_GAP = 10.0  # a gap wider than this is trusted: between the two
+CLEAR_GAP = 10.0  # a wider gap is trusted: it lies between the two
 SMALLEST_GAP = 2.0  # a narrower one is no gap
 NOISE_EDGE = 1.2  # times the largest singular value of noise: rounding lies below (1.02 to 1.14 in eight updates)
 NEAR_FLOOR = 4.0  # how many thresholds of Gavish and Donoho the first value of the floor may reach
@@ -34,7 +34,7 @@ ROUNDING = 1e-4  # the rounding of float32 parameters lies below, images above
 SMALLEST_FLOOR = 1e-12  # the floor of a spectrum in float64 is at least this: rounding of the decomposition
 TINY = 1e-300  # in place of a largest value of zero: its square of a rounding is still a number
 SMALLEST_VALUE = 1e-8  # `Spectrum.of` cannot tell smaller values from zero: the square root of float64's precision
-LOST = 3e-8  # where half of the values lie below it their vectors are rounding, until they are made orthogonal
+LOST = 3e-8  # if half of the values lie below it, their vectors are rounding, and are made orthogonal
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Spectrum:
 
     @classmethod
     def of(cls, update: Tensor) -> "Spectrum":
-        """By the eigenvalues of the smaller Gram matrix, in float64: fast, and good down to 1e-8 of the largest."""
+        """Decompose `update` by the eigenvalues of its smaller Gram matrix, in float64. That is fast, and accurate for
+        values down to 1e-8 of the largest."""
         filled = update.abs().sum(0) > 0
         kept = update[update.abs().sum(1) > 0][:, filled].double()
         rows, columns = kept.shape
@@ -73,7 +74,7 @@ class Spectrum:
         return cls(values.clamp_min(values[0] * SMALLEST_VALUE), vectors, rows, columns)
 
     def count(self) -> int:
-        """The rank above the noise floor; for a first layer, the number of images."""
+        """Return the rank above the noise floor; for a first layer, the number of images."""
         return rank_above_noise(self.values, self.rows, self.columns).count
 
     def relative_residual(self, rank: int) -> float:
@@ -81,19 +82,19 @@ class Spectrum:
         return float(self.values[rank:].norm() / self.values.norm())
 
     def noise(self, rank: int) -> float:
-        """Standard deviation of an entry of what that approximation leaves out."""
+        """Standard deviation of an entry of Δ − Δ_rank."""
         return float(self.values[rank:].norm()) / (self.rows * self.columns) ** 0.5
 
     def floor_flatness(self) -> float:
-        """The lower quartile over the median, as a share of what independent errors of equal size leave: about
-        1 − √β / 2, by the Marchenko-Pastur law at β = rows / columns (within 5 % to β = 0.7). 1 for the floor of
-        an update of few images, well below it where singular values keep falling."""
+        """The lower quartile of the values over their median, relative to the same ratio for independent errors of
+        equal size. That ratio is about 1 − √β / 2 by the Marchenko-Pastur law at β = rows / columns (within 5 % up to
+        β = 0.7). The result is 1 for an update of few images, and well below 1 if singular values keep falling."""
         shape = min(self.rows, self.columns) / max(self.rows, self.columns)
         quartile, median = (float(self.values[share * len(self.values) // 4]) for share in (3, 2))
         return quartile / median / (1 - shape**0.5 / 2)
 
     def share(self, deviation: float) -> float:
-        """‖E‖ / ‖Δ‖ of noise E of so large a standard deviation on an entry."""
+        """‖E‖ / ‖Δ‖ for noise E with this standard deviation on each entry."""
         return deviation * (self.rows * self.columns) ** 0.5 / float(self.values.norm())
 
     def above_noise(self) -> int:
@@ -101,25 +102,26 @@ class Spectrum:
         return int((self.values > gavish_donoho(self.rows, self.columns) * self.values.median()).sum())
 
     def deviation(self, rank: int = 0) -> float:
-        """Standard deviation of an entry of noise that is all there is beyond `rank`, from the median of what is left:
-        that of the Marchenko-Pastur law is about 1 − β/3 at β = rows / columns, in units of the longer side (within
-        3 %)."""
+        """Standard deviation of an entry of the noise, if all beyond `rank` is noise, from the median of what is left.
+        The median of the Marchenko-Pastur law at β = rows / columns is about 1 − β/3, in units of the longer side
+        (within 3 %)."""
         smaller, larger = sorted((self.rows - rank, self.columns - rank))
         return float(self.values[rank:].median()) / (larger * (1 - smaller / larger / 3)) ** 0.5
 
     def median_noise(self) -> float:
-        """‖E‖ / ‖Δ‖ of noise E of independent entries, from the median singular value."""
+        """‖E‖ / ‖Δ‖ for noise E of independent entries, from the median singular value."""
         return self.share(self.deviation())
 
     def noise_edge(self, rank: int) -> float:
-        """The largest singular value of noise that is all there is beyond `rank`: √rows + √columns deviations
+        """The largest singular value of the noise, if all beyond `rank` is noise: √rows + √columns deviations
         (Marchenko and Pastur 1967)."""
         return self.deviation(rank) * ((self.rows - rank) ** 0.5 + (self.columns - rank) ** 0.5)
 
     def ends_at_noise(self, rank: int) -> bool:
-        """Whether all beyond `rank` is noise of independent entries, as rounding is, and all up to it well above. The
-        gap need not be a wide one, nor the widest: the least of many images may stand no higher, and between the steps
-        of a client lie wider ones. Noise is not told from images where it is less than half of the values."""
+        """Whether all values beyond `rank` are noise of independent entries, as rounding is, and all others well above.
+        The gap need not be wide: the weakest of many images may stand just above the noise. Nor need it be the widest:
+        a client's steps may leave wider ones. False if less than half of the values would be noise, which could then
+        not be told from images."""
         if not 0 < rank < len(self.values) // 2:
             return False
         noise = NOISE_EDGE * self.noise_edge(rank)
@@ -141,14 +143,15 @@ class ImageCount:
 
 
 def read_spectrum(update: Tensor) -> ImageCount:
-    """The rank of [ΔW | Δb] (out, in + 1) without empty rows and columns, and whether it can be trusted."""
+    """Return the rank of [ΔW | Δb] (out, in + 1), without empty rows and columns, and whether it can be trusted."""
     update = update[update.abs().sum(1) > 0][:, update.abs().sum(0) > 0]
     return rank_above_noise(torch.linalg.svdvals(update), update.shape[0], update.shape[1])
 
 
 def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
-    """`read_spectrum` from the singular values, largest first, of a matrix (rows, columns) without empty ones: by a gap
-    that ends at the noise floor, else by one that ends at rounding, else by the threshold of Gavish and Donoho."""
+    """Do as `read_spectrum`, from the singular values, largest first, of a matrix (rows, columns) without empty ones.
+    The rank is where a gap ends at the noise floor, else where one ends at rounding, else the number of values above
+    the threshold of Gavish and Donoho."""
     if min(rows, columns) < 2:
         return ImageCount(min(rows, columns), min(rows, columns) == 1)  # a zero update says nothing of the images
     threshold = gavish_donoho(rows, columns) * spectrum.median()
@@ -157,9 +160,10 @@ def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
 
 
 def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None:
-    """The rank at the largest ratio of neighbours in the upper half, if the spectrum has fallen to its floor there, its
-    median: what follows the gap lies within a few thresholds, or nearer to the floor than the gap is wide, as many
-    steps leave some directions of rounding above the threshold. Adam's updates have a small gap."""
+    """Return the rank at the largest ratio of neighbours in the upper half, if the spectrum falls to its floor there;
+    else None. The floor is the median. The spectrum has fallen to it if the value behind the gap lies within a few
+    thresholds, or is nearer to the floor than the gap is wide: many steps leave some directions of rounding above the
+    threshold. Adam's gaps are small."""
     floor = spectrum.median()
     clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * SMALLEST_FLOOR))
     ratios = clamped[:-1] / clamped[1:]
@@ -172,8 +176,9 @@ def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None
 
 
 def gap_to_rounding(spectrum: Tensor) -> ImageCount | None:
-    """The rank at the largest ratio of neighbours in the lower half, if the spectrum has fallen to rounding there: of
-    more images than half of the rank that the pixels allow. Never certain, as the pixels' own rank ends like that."""
+    """Return the rank at the largest ratio of neighbours in the lower half, if the spectrum falls to rounding there;
+    else None. So it does for more images than half of the rank that the pixels allow. The rank is never certain, since
+    the pixels' own rank ends in the same way."""
     clamped = spectrum.clamp_min(spectrum[0].clamp_min(TINY) * ROUNDING**2)
     ratios = clamped[:-1] / clamped[1:]
     ratios[: len(ratios) // 2] = 1
@@ -184,7 +189,7 @@ def gap_to_rounding(spectrum: Tensor) -> ImageCount | None:
 
 
 def layer_update(delta: State, layer: str) -> Tensor:
-    """[ΔW | Δb] of any layer, (out, in + 1), or ΔW alone where its bias is frozen or not there; a convolution's ΔW is
+    """Return [ΔW | Δb] of any layer, (out, in + 1), or ΔW alone if its bias is frozen or missing; a convolution's ΔW is
     flattened to (out, in)."""
     weight, bias = parameter_names(layer)
     parts = [delta[weight].flatten(1)] + ([delta[bias][:, None]] if bias in delta else [])
@@ -192,10 +197,11 @@ def layer_update(delta: State, layer: str) -> Tensor:
 
 
 def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None] | None:
-    """(ΔW (out, in), Δb (out,) or None), float64, of the layer fed by the images; None where it is frozen or not there.
+    """Return (ΔW (out, in), Δb (out,) or None) of the layer that is fed the images, in float64; None if that layer is
+    frozen or missing.
 
-    ΔW is that of scale·W, so that the two are Σ δ_i x_iᵀ and Σ δ_i. The updates of several pairs stand below one
-    another, and the images span the rows of all.
+    ΔW is divided by the layer's scale, so that the two are Σ δ_i x_iᵀ and Σ δ_i. The updates of several pairs are
+    stacked, and the images span the rows of all.
     """
     layer = find_input_layer(observation.model, observation.input_shape)
     if layer is None or layer.weight not in observation.trainable:
@@ -207,7 +213,7 @@ def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None]
 
 
 def infer_image_count(observation: Observation) -> ImageCount | None:
-    """The number of private images, from the first layer's spectrum; None where no layer sees the images."""
+    """Count the private images by the first layer's spectrum; None if no layer sees the images."""
     layer = first_layer_update(observation)
     if layer is None:
         return None
@@ -219,8 +225,8 @@ SHIFT = 2  # pixels between two views: twice what crops and shifts of small imag
 
 
 def group_views(images: Tensor, count: int) -> Tensor:
-    """Which of `count` originals each of the images (M, C, H, W) shows: (M,) from 0, in order of first appearance. Two
-    are as far apart as their best overlap (`_up_to_views`); average linkage (Sokal and Michener 1958) groups them."""
+    """Return which of `count` originals each of the images (M, C, H, W) shows: (M,) from 0, in order of first
+    appearance. Average linkage (Sokal and Michener 1958) groups them by their distances up to views."""
     if len(images) <= 1:
         return torch.zeros(len(images), dtype=torch.long)
     from scipy.cluster.hierarchy import fcluster, linkage  # slow to import, and for augmenting clients only
@@ -233,7 +239,7 @@ def group_views(images: Tensor, count: int) -> Tensor:
 
 
 def _up_to_views(images: Tensor) -> np.ndarray:
-    """(M, M): the smallest L2 distance of two images, one of them shifted, wrapped around, and mirrored or not."""
+    """Return (M, M): the smallest L2 distance of two images over the shifts, wrapped around, and mirrorings of one."""
     steps = range(-SHIFT, SHIFT + 1)
     flat, nearest = images.flatten(1), torch.full((len(images), len(images)), float("inf"), dtype=torch.float64)
     for mirrored, down, right in product((images, images.flip(3)), steps, steps):
@@ -242,17 +248,17 @@ def _up_to_views(images: Tensor) -> np.ndarray:
     return nearest.fill_diagonal_(0).numpy()
 
 
-IMAGE_FREE_SHARE = 0.5  # of the singular vectors, the last: taken to be free of images
-# of tail and factor in turn; the change of the factor that ends them, and that tells no decay from none
-MAX_ITERATIONS, STOP_CHANGE = 20, 1e-9
+IMAGE_FREE_SHARE = 0.5  # of the singular vectors: the last ones, assumed to be free of images
+MAX_ITERATIONS = 20  # of computing the tail and the factor in turn
+STOP_CHANGE = 1e-9  # a smaller change of the factor ends the iteration, and a factor nearer to 1 is no decay
 REQUIRED_DROP = 0.5  # the tail's norm has to fall to this share, or there was no decay to be seen
 
 
 def decay_factor(initial: Tensor, final: Tensor, free: float = IMAGE_FREE_SHARE) -> float:
-    """κ of a layer's weights (out, in) from both ends of training; 1.0 where the update shows no weight decay.
+    """Return κ of a layer's weights (out, in) before and after training; 1.0 if the update shows no weight decay.
 
-    Fixed point of: take the last singular vectors V of θ_f − κ θ₀, then κ = ⟨θ_f V, θ₀ V⟩ / ‖θ₀ V‖². free: the share of
-    the smaller side that these are, in which no image may lie.
+    κ is a fixed point: take the last singular vectors V of θ_f − κ θ₀, then κ = ⟨θ_f V, θ₀ V⟩ / ‖θ₀ V‖². free: how many
+    vectors V has, as a share of the smaller side; no image may lie in them.
     """
     initial, final = initial.double(), final.double()
     if len(initial) < initial.shape[1]:
@@ -274,7 +280,8 @@ def decay_factor(initial: Tensor, final: Tensor, free: float = IMAGE_FREE_SHARE)
 
 
 def _accelerated(first: float, second: float, improved: Callable[[float], float]) -> float:
-    """Where first, second, improved(second), … end if each change is the same share of the one before (Aitken 1926)."""
+    """Return the limit of first, second, improved(second), … if each change is the same share of the one before (Aitken
+    1926)."""
     third = improved(second)
     change = third - 2 * second + first
     end = first - (second - first) ** 2 / change if change else third
@@ -282,12 +289,12 @@ def _accelerated(first: float, second: float, improved: Callable[[float], float]
 
 
 def without_decay(initial: Tensor, final: Tensor, factor: float) -> Tensor:
-    """θ₀ + (θ_f − κ θ₀) for θ_f, in float64: as if the client had trained without weight decay. factor: κ."""
+    """Return θ₀ + (θ_f − κ θ₀), in float64: θ_f as if the client had trained without weight decay. factor: κ."""
     return final.double() + (1 - factor) * initial.double()
 
 
 def _tail(update: Tensor, share: float) -> tuple[Tensor, float]:
-    """(the last right singular vectors (in, T) of an update (out, in), the update's norm along them)."""
+    """Return (the last right singular vectors (in, T) of an update (out, in), the update's norm along them)."""
     filled = update.abs().sum(0) > 0
     squares, vectors = torch.linalg.eigh(update[:, filled].T @ update[:, filled])
     count = max(1, int(share * len(squares)))

@@ -14,15 +14,15 @@ from clients.data.sources import embedded, folder, hub, idx, npz, tiny_imagenet
 
 @dataclass(frozen=True)
 class Source:
-    """A source of images. load: reads the data set. reads_root: whether `data.root` chooses the images; a cache does
-    not."""
+    """A source of images. load: reads the data set. reads_root: whether `data.root` says which images are read; False
+    if it names a cache or nothing."""
 
     load: Callable[[DataConfig], Dataset]
     reads_root: bool = True
 
 
 def _source(found: object) -> Source | None:
-    """Return a plugin as a source: it is one, or a function `DataConfig -> Dataset`."""
+    """Make a source of a plugin: a `Source`, or a function `DataConfig -> Dataset`. None for anything else."""
     if isinstance(found, Source):
         return found
     return Source(found) if callable(found) else None
@@ -43,7 +43,7 @@ HUB = Source(hub.load, reads_root=False)
 
 
 def find_source(name: str) -> Source:
-    """Return the source of a name: ours, a plugin, or the Hugging Face hub ("/"). Raise InputError for others."""
+    """Return the source of a name: built in, a plugin, or the hub for OWNER/NAME. Raise InputError for another one."""
     return HUB if "/" in name and ":" not in name else SOURCES.find(name)
 
 

@@ -20,7 +20,7 @@ class Split(Protocol):
         """(N,) int64 class indices."""
 
     def images(self, indices: np.ndarray) -> Tensor:
-        """(n, C, H, W) float32 in [0, 1], in the order of `indices`."""
+        """Read images (n, C, H, W), float32 in [0, 1], in the order of `indices`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Task:
     group_of: tuple[int, ...]
 
     def apply(self, labels: np.ndarray) -> np.ndarray:
-        """Class indices (N,) -> int64 group indices (N,), −1 for images of unused classes."""
+        """Return int64 group indices (N,) of class indices (N,), −1 for images of unused classes."""
         return np.array(self.group_of, np.int64)[labels]
 
 

@@ -222,7 +222,7 @@ DefenseClass = TypeVar("DefenseClass", bound=type[Defense])
 
 
 def register(defense: DefenseClass) -> DefenseClass:
-    """Class decorator: make a defense known by its `name`. Raises InputError where another defense has that name."""
+    """Make a defense class known by its `name`. Raise InputError if another defense has that name."""
     DEFENSES.add(defense)
     return defense
 

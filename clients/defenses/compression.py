@@ -26,8 +26,11 @@ from clients.defenses.base import (
 ERROR = "error"  # of the last round, in the defense's memory
 
 
-def with_error_feedback(delta: State, memory: dict[str, Any], compress: Callable[[State], State]) -> State:
-    """Return compress(Δθ + e), and remember what that leaves as the next e, 0 at first (Karimireddy et al. 2019)."""
+def compressed(delta: State, compress: Callable[[State], State], memory: dict[str, Any], feedback: bool) -> State:
+    """Return compress(Δθ). With error feedback return compress(Δθ + e), and remember what that leaves as the next e, 0
+    at first (Karimireddy et al. 2019)."""
+    if not feedback:
+        return compress(delta)
     owed = from_text(memory[ERROR]) if ERROR in memory else {}
     whole = {name: value + owed[name] if name in owed else value for name, value in delta.items()}
     sent = compress(whole)
@@ -54,9 +57,7 @@ class TopK(Defense):
     error_feedback: bool = False
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        if self.error_feedback:
-            return with_error_feedback(delta, context.memory, self._largest), {}
-        return self._largest(delta), {}
+        return compressed(delta, self._largest, context.memory, self.error_feedback), {}
 
     def _largest(self, delta: State) -> State:
         entries = flat(delta)
@@ -96,7 +97,7 @@ class RandomK(Defense):
         return _masked(delta, kept, 1 / self.fraction if self.rescale else 1.0), {}
 
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
-        return Encoding(self.fraction * encoding.fraction, encoding.bits, encoding.indexed)
+        return replace(encoding, fraction=self.fraction * encoding.fraction)
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"kept_fraction": self.fraction}
@@ -185,7 +186,7 @@ class SignSGD(Defense):
     error_feedback: bool = False
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
-        return with_error_feedback(delta, context.memory, signs) if self.error_feedback else signs(delta), {}
+        return compressed(delta, signs, context.memory, self.error_feedback), {}
 
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {} if self.error_feedback else {"quantization_bits": 1}
@@ -228,7 +229,7 @@ class PowerSGD(Defense):
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         compress = partial(self._compressed, context=context)
-        return with_error_feedback(delta, context.memory, compress) if self.error_feedback else compress(delta), {}
+        return compressed(delta, compress, context.memory, self.error_feedback), {}
 
     def _compressed(self, delta: State, context: DefenseContext) -> State:
         generator, sent = context.generator(self.name), dict(delta)

@@ -157,7 +157,7 @@ class SVT(PerStepFilter):
         return like(sent * steps, delta), {"sent": len(chosen) / len(entries)}
 
     def _accepted(self, magnitudes: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """Bool (d,): entries whose noisy magnitude passed one noisy threshold, asked again until `count` have."""
+        """Return (d,) bool: which entries' noisy magnitude passed a noisy threshold; ask again until `count` have."""
         ratio = (2 * count) ** (2 / 3)
         for_threshold, for_queries = self.epsilon / (1 + ratio), self.epsilon * ratio / (1 + ratio)
         threshold = self.tau + laplace(1, self.gamma / for_threshold, generator)
@@ -169,6 +169,6 @@ class SVT(PerStepFilter):
 
 
 def laplace(count: int, scale: float, generator: torch.Generator) -> Tensor:
-    """Laplace noise (count,), float64: the difference of two exponential variates."""
+    """Draw Laplace noise (count,), float64: the difference of two exponential variates."""
     one, other = torch.empty((2, count), dtype=torch.float64).exponential_(generator=generator)
     return scale * (one - other)

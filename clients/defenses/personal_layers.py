@@ -5,14 +5,13 @@ started with them: `test_accuracy` is not that of a client's own network.
 """
 
 import fnmatch
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from attacks.interface.errors import InputError, nearest
-from attacks.interface.observation import State
+from attacks.interface.observation import State, trained_names
 from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, TrainingSet, as_text, from_text, register
 
 OWN = "own"  # the client's values of its layers, in the defense's memory
@@ -35,7 +34,7 @@ class PersonalLayers(Defense):
     patterns: list[str] | None = None
 
     def check(self, context: DefenseContext) -> None:
-        parameters = trained(context.model)
+        parameters = trained_names(context.model)
         names = [*parameters, *context.statistics]
         for pattern in self.patterns or []:
             if not fnmatch.filter(names, pattern):
@@ -46,7 +45,7 @@ class PersonalLayers(Defense):
 
     def own(self, context: DefenseContext) -> list[str]:
         """Return the names of the parameters and statistics that the client keeps."""
-        names = trained(context.model)
+        names = trained_names(context.model)
         patterns = self.patterns if self.patterns is not None else [f"{names[-1].rpartition('.')[0]}.*"]
         moving = [*names, *context.statistics]
         return [name for name in moving if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
@@ -71,12 +70,7 @@ class PersonalLayers(Defense):
     def encode(self, encoding: Encoding, context: DefenseContext) -> Encoding:
         sizes = {name: value.numel() for name, value in context.model.state_dict().items() if value.is_floating_point()}
         share = sum(sizes.get(name, 0) for name in self.own(context)) / sum(sizes.values())
-        return Encoding(encoding.fraction * (1 - share), encoding.bits, encoding.indexed)
-
-
-def trained(model: nn.Module) -> list[str]:
-    """Return the names of the parameters that clients train."""
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        return replace(encoding, fraction=encoding.fraction * (1 - share))
 
 
 def check_no_statistics_sent(defense: Defense, context: DefenseContext) -> None:

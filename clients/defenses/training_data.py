@@ -54,7 +54,7 @@ class Augmentation(Defense):
         return replace(batch, inputs=inputs)
 
     def invariances(self) -> tuple[Transformation, ...]:
-        """Every shift, and every shift mirrored."""
+        """Return every shift, and every shift mirrored."""
         steps = range(-self.shift, self.shift + 1)
         views = product([False, True][: 1 + self.flip], steps, steps)
         return tuple(partial(_view, shift=(down, right), flip=flip) for flip, down, right in views)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attacks.base import Progress, silent
 from attacks.interface.errors import InputError, nearest
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation, State
+from attacks.interface.observation import Observation, State, trained_names
 from attacks.interface.options import POSITIVE, check_values
 from attacks.interface.torch_tools import choose_device, constant, descend
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals
@@ -221,7 +221,7 @@ def linearized_update(model: nn.Module, state: State, images: Tensor, targets: T
     initial = outputs_at(model, state, images)
     kernel = empirical_ntk_blocks(model, state, images).reshape(count * outputs, count * outputs)
     duals = kernel_duals(kernel, (targets - initial).reshape(-1, 1), ridge).reshape(count, outputs)
-    trained = {name: state[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {name: state[name] for name in trained_names(model)}
     objective = make_objective(model, (images.shape[1], images.shape[2], images.shape[3]), trained, [state])
     step = objective.gradient_sum(images, duals[None], None)
     return {name: value + step[name] if name in step else value for name, value in state.items()}

@@ -23,17 +23,17 @@ from clients.data.files import check_unpacked, is_bomb, members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
-WRAPPERS = ("module", "_orig_mod")  # DataParallel and torch.compile put these before the names of a model
+PARALLEL, COMPILED = "module", "_orig_mod"  # what DataParallel and torch.compile put before the names of a model
 REMEDY = "give safetensors, a .pt or .pth file with model.state_dict(), or an npz file"
 
 
 def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, called: str = "checkpoint") -> State:
     """Read the tensors of a file, by the names of the model.
 
-    like: the model's state dict, for files with other names: behind a prefix, or arrays in the order of `state_dict()`
-    or of `parameters()`, which are named "0", "1", … without it. called: the file's name in errors. Raise InputError,
-    with the remedy, for a file that is missing, damaged, no checkpoint, or of another number of arrays, and for a
-    useless tensor (`check_tensor`).
+    like: the model's state dict, for files with other names: behind a prefix, or a list of arrays in the order of
+    `state_dict()` or of `parameters()`. Without it the arrays of a list are named "0", "1", … called: the file's name
+    in errors. Raise InputError, with the remedy, for a file that is missing, damaged or no checkpoint, for a list of
+    another length, and for a useless tensor (`check_tensor`).
     """
     path, thing = Path(path), f"{called} {str(path)!r}"
     if not os.path.exists(path):  # unlike Path.exists, of a name too long for the disk too
@@ -56,7 +56,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
 
 
 def _read(path: Path) -> State:
-    """Read a file by its content. Raise InputError, without the name of the file, if it is known and no checkpoint."""
+    """Read a file by its content. Raise InputError, without the name of the file, if it holds no checkpoint."""
     with path.open("rb") as file:
         head = file.read(16)
     if head[8:9] == b"{":  # after the length of the header, in eight bytes
@@ -87,7 +87,7 @@ def _unpickle(path: Path) -> object:
     """Load a PyTorch file of tensors alone."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's about layouts and types that are refused below
+            warnings.simplefilter("ignore")  # torch's, on layouts and types that `check_tensor` refuses later
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         text = " ".join(str(error).split())
@@ -102,7 +102,7 @@ def _unpickle(path: Path) -> object:
 
 
 def _state_in(content: object) -> State:
-    """Return the state dict that a file's content is, or has inside."""
+    """Return the state dict in a file's content, which may be nested under a usual name."""
     if isinstance(content, Sequence) and content and all(isinstance(value, Tensor) for value in content):
         return {str(i): value for i, value in enumerate(content)}
     if not isinstance(content, Mapping):
@@ -118,7 +118,7 @@ def _state_in(content: object) -> State:
 
 
 def _numbered(state: State) -> list[Tensor] | None:
-    """Return the arrays of a list, whose names are numbers, in their order; None if the names are no numbers."""
+    """Return the arrays in the order of their names, if these are numbers, as of a list; else None."""
     numbers = {name: re.fullmatch(r"(?:arr_)?(\d+)", name) for name in state}
     if not state or not all(numbers.values()):
         return None
@@ -140,11 +140,11 @@ def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing
 
 
 def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
-    """Remove the prefixes of wrappers from names, and a prefix that the model does not know."""
+    """Rename tensors as in the model: without the prefixes of wrappers, or one that the model does not have."""
     if like is not None and set(like) <= set(state):
         return state
-    state = {".".join(part for part in name.split(".") if part != WRAPPERS[1]): value for name, value in state.items()}
-    while _share(state, WRAPPERS[0]) and not (like is not None and _share(like, WRAPPERS[0])):
+    state = {".".join(part for part in name.split(".") if part != COMPILED): value for name, value in state.items()}
+    while _all_begin_with(PARALLEL, state) and not (like is not None and _all_begin_with(PARALLEL, like)):
         state = {name.partition(".")[2]: value for name, value in state.items()}
     if like is None or set(like) & set(state):
         return state
@@ -153,7 +153,7 @@ def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
     return inner if len(first) == 1 and set(like) & set(inner) else state
 
 
-def _share(names: Iterable[str], prefix: str) -> bool:
+def _all_begin_with(prefix: str, names: Iterable[str]) -> bool:
     return all(name.startswith(f"{prefix}.") for name in names)
 
 
@@ -178,7 +178,8 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bo
 
 
 def find_head(model: nn.Module) -> str:
-    """Return the name of the last linear layer, or of linear layers around it; raise InputError if there is none."""
+    """Return the name of the last linear layer, or of the module around it if that has linear layers alone. Raise
+    InputError if there is none."""
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not linear:
         raise InputError("model.replace_head: the model has no linear layer to replace")

@@ -80,7 +80,7 @@ OutputActivation = Literal["linear", "sigmoid", "tanh", "softmax", "relu"]
 
 
 def output_layer(name: OutputActivation) -> list[nn.Module]:
-    """The non-linearity after the last layer, if any."""
+    """Return the non-linearity after the last layer, if any."""
     if name == "linear":
         return []
     return [nn.Softmax(dim=-1) if name == "softmax" else ACTIVATIONS[name]()]

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from attacks.interface.torch_tools import derive_seed
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
-from simulator.adversary.statistics import Aggregate, Wrapped, in_types_of
+from simulator.adversary.statistics import ARRAYS, Aggregate, Wrapped, in_types_of
 from simulator.results.keys import ALL
 from simulator.scenario.sections import WEIGHT
 
@@ -50,7 +50,7 @@ class CuriousServer(Wrapped):
         # the sum is all that the server sees of a round; it is taken first, as strategies may write into replies
         if self.recorder.hides_clients and messages:
             mean = aggregate_arrayrecords([reply.content for reply in messages], WEIGHT)
-            mean = in_types_of(messages[0].content.array_records["arrays"], mean)
+            mean = in_types_of(messages[0].content.array_records[ARRAYS], mean)
             summed = self.recorder.note_sum(server_round, mean.to_torch_state_dict())
         seed = derive_seed(self.recorder.cell.scenario.seed, "aggregation", server_round, ALL)
         np.random.seed(seed % 2**32)  # Flower's DP draws from the global generator

@@ -21,13 +21,14 @@ from torch import Tensor
 from attacks.interface.observation import State
 from clients.client_app import OUT_OF_TIME
 from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
+from simulator.adversary.statistics import ARRAYS
 from simulator.errors import RunError, one_line
 from simulator.results.columns import is_number
 from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import WEIGHT
 
-ARRAYS, METRICS = "arrays", "metrics"  # the records that a strategy reads
+METRICS = "metrics"  # the record beside ARRAYS that a strategy reads
 COUNTS = {WEIGHT: 1, "steps": 0}  # columns of the clients table, and the least that each may be
 NUMBERS = ("first-loss", "last-loss", "seconds")  # columns of the clients table
 WHEREABOUTS = {"worker": str, "pid": int, "gpu-ids": str, "device": str}

@@ -54,8 +54,8 @@ class TimeLeft:
         return self.minutes > 0 and self.seconds <= 0
 
     def of_the_rest(self, job: Job, seconds: float, rest: Sequence[Job], at_a_time: int) -> str:
-        """Return a line on the price of what is left of a kind, by the clock, by the first of it; "" for another, and
-        for what the estimate could measure."""
+        """Return a line on what the other jobs of a kind will take by the clock, when the first of it has ended; "" for
+        later ones, and for a kind that was short enough for the estimate to measure."""
         left = sum(_kind(one) == _kind(job) for one in rest)
         if _kind(job) in self.longest or not left or seconds <= LONGEST_PROBE:
             return ""
@@ -75,7 +75,7 @@ def is_left(result: JobResult) -> bool:
 
 
 def _seen(key: ObservationKey) -> tuple[str, bool]:
-    """Return what the cost of an attack on an update follows: the threat model, and whether it is of all clients."""
+    """Return what the cost of an attack depends on: the threat model, and whether the update is of all clients."""
     return key.threat_model, key.client == ALL
 
 

@@ -36,7 +36,7 @@ NOT_RECORDED = "a round could not be recorded"
 
 
 class MessageRecorder:
-    """Does the work of `Record`: the federation's thread reads messages, another one writes files."""
+    """Does the work of `Record`: reads messages in the federation's thread, and writes files in another one."""
 
     def __init__(self, strategy: Strategy, path: Path, kept: Kept):
         self.problems = Problems()
@@ -63,7 +63,7 @@ class MessageRecorder:
             self.background.do(partial(self.writer.write, seen))
 
     def finish(self) -> None:
-        """Wait until everything is written; log what there is and the command for it."""
+        """Wait until everything is written; log how much there is and the command that audits it."""
         writer = self.writer
         with self.problems.caught("the end of the recording"):
             self.background.finish()
@@ -71,14 +71,15 @@ class MessageRecorder:
                 writer.write_contents()
                 log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
                 log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", writer.path)
-            writer.end()  # not if `finish` has failed: a round is still being written
+            writer.end()  # left out if `background.finish` raises: a round is still being written then
 
 
 class Record(Wrapped):
-    """Records a strategy of Flower's Message API, which trains as it would alone; has all its attributes.
+    """Records what a strategy of Flower's Message API sends and receives. It trains as it would without, and all its
+    attributes are here.
 
-    Checkpoints and observations go to a folder, for `fedspill audit`. An earlier recording is kept beside it as
-    `NAME.previous`; of several, the one with the most rounds.
+    Checkpoints and observations go to a folder, for `fedspill audit`. An earlier recording in that folder is kept
+    beside it as `NAME.previous`; of several, the one with the most rounds.
     """
 
     OWN = ("strategy", "recorder", "own_configure_train", "own_aggregate_train")  # all else is the strategy's
@@ -92,9 +93,9 @@ class Record(Wrapped):
         clients: Collection[int] | None = None,
         keep_free: float = 1.0,
     ):
-        """keep_rounds: the number of last rounds to keep, default all. clients: the clients to keep, numbered in the
-        order in which they are first asked, default all. keep_free: gigabytes of the disk that stay free. Raise
-        InputError for wrong options, and for a folder that is not a recording's, before any training.
+        """keep_rounds: how many of the last rounds to keep, default all. clients: which to keep, numbered as they are
+        first asked, default all. keep_free: gigabytes of the disk that stay free. Raise InputError for wrong options,
+        and for a folder that holds anything else than a recording, before any training.
         """
         if not isinstance(strategy, Strategy):
             kind = f"{type(strategy).__module__}.{type(strategy).__name__}"
@@ -141,7 +142,7 @@ class Record(Wrapped):
         self.recorder.finish()
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.OWN:  # not there yet, while it is copied or unpickled
+        if name in self.OWN:  # missing while this object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.strategy, name)
 
@@ -156,7 +157,7 @@ GLOBAL, RULE = "global", "FOLDER/round_1/global.pt, FOLDER/round_1/CLIENT.pt, FO
 
 
 def recording_of(folder: Path) -> Path:
-    """Write the recording of a folder of checkpoints beside it; return its path, or other folders as is.
+    """Write a recording beside a folder of checkpoints, and return its path. Return any other folder unchanged.
 
     Raise InputError for a round without `global`, and for a file that is no checkpoint.
     """

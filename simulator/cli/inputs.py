@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import nearest
-from attacks.interface.observation import State
+from attacks.interface.observation import State, trained_names
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
@@ -23,11 +23,12 @@ from simulator.rundir.run import Run
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
 
-DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights PyTorch draws so
+# layers whose initial weights PyTorch draws from ±1/√(inputs of a unit)
+DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def observe(typed: UpdateCommand) -> tuple[Observation, Knowledge, Run | None]:
-    """Return the observation, what its adversary was granted, and the run it is of: None for two checkpoints.
+    """Return (the observation, the knowledge of its adversary, the run that it is of; None for two checkpoints).
 
     --know replaces what the adversary of a run was told.
     """
@@ -66,7 +67,7 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
 
 def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
     """Raise InputError, naming the files, where checkpoints lack parameters of the model. states: by option."""
-    names = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+    names = trained_names(model)
     lacking = {typed: [key for key in names if key not in state] for typed, state in states.items()}
     files = [typed for typed, missing in lacking.items() if missing]
     if not files:
@@ -79,8 +80,8 @@ def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
 
 
 def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:
-    """Tell whether the second checkpoint comes before the first: BatchNorm counted fewer batches in it, or all its
-    weights fill the range that PyTorch draws them from, ±1/√(inputs of a unit), which those of the first exceed."""
+    """Return whether the second checkpoint seems to come before the first: BatchNorm counted fewer batches in it, or
+    all its weights just fill the range that PyTorch draws them from, and some of the first exceed it."""
     if any(final[name] < initial[name] for name in final if name.endswith("num_batches_tracked") and name in initial):
         return True
     weights = [f"{name}.weight".lstrip(".") for name, part in model.named_modules() if isinstance(part, DRAWN)]
@@ -92,7 +93,7 @@ def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:
 
 
 def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Knowledge:
-    """Return the knowledge with what --mean and --std say; what --know says of the same comes first."""
+    """Return the knowledge with what --mean and --std say; --know has precedence."""
     means, stds = parse_numbers("--mean", typed.mean), parse_numbers("--std", typed.std)
     if not means and not stds:
         return knowledge

@@ -31,7 +31,7 @@ class Answer:
 
 
 def in_json(work: Callable[[], Answer]) -> Answer:
-    """Do the work of a command, print its answer as JSON, and return it; print an error likewise, and raise it."""
+    """Do the work of a command, print its answer as JSON and return it. Print an error as JSON too, and raise it."""
     people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
@@ -52,7 +52,7 @@ def records(frame: Any) -> list[dict[str, Any]]:
 
 
 def say(line: str) -> None:
-    """Print a line as it is: brackets are no markup, and paths are not broken."""
+    """Print a line without wrapping, so that paths can be copied."""
     out.print(line, soft_wrap=True)
 
 

@@ -61,7 +61,7 @@ def check_images(found: Reconstruction, shape: tuple[int, ...], attack: Attack) 
 
 PROBE = 6  # iterations of an attack that are run
 LONGEST_PROBE = 10.0  # processor seconds that an attack may take to be measured
-# processor seconds, and for each parameter of the network: an attack's files brought to a worker, and its images scored
+# processor seconds, fixed and for each parameter of the network, to send an attack's files and to score its images
 SCORE = (0.05, 2.4e-7)
 
 
@@ -113,8 +113,8 @@ def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledg
 
 
 def _most_seconds(reports: list[tuple[float, int, int]], start: float) -> float | None:
-    """Return the seconds that an attack takes if it does all that it may, from how far it said it had come since it
-    last said how much that is; None where it said nothing."""
+    """Return the most seconds that an attack takes, from the progress that it reported in its last stage before it was
+    stopped; None if it reported none."""
     stage = [report for report in reports if report[2] == reports[-1][2]]
     if not stage or stage[-1][1] <= stage[0][1]:
         return None

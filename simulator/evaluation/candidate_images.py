@@ -26,10 +26,10 @@ WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of
 def membership_words(
     residual: Tensor, outsiders: Tensor | None, num_private: int | None, clear_rank: bool = False
 ) -> list[str]:
-    """Sentences with a threshold and counts.
+    """Say in sentences, with a threshold and counts, which candidates are members.
 
     residual: (Q,) of the candidates. outsiders: (P,) of images that are known to be no members, held out to calibrate
-    the threshold; None where there are none. num_private: images that the update was trained on, None if unknown.
+    the threshold; None if there are none. num_private: images that the update was trained on, None if unknown.
     clear_rank: whether its first layer has one, so that it spans its images.
     """
     scores = -residual.double().log()

@@ -26,17 +26,17 @@ from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.results.storage import CellStore, Material
 
 ATTACK_RESOURCE = "attack"
-# least and most seconds beyond its time limit for a job to end, and as many again for its score
+# least and most seconds that a job may take beyond its time limit to end; its score may take as many again
 LEAST_GRACE, GRACE = 20.0, 120.0
 START = 30.0  # most seconds that jobs wait for workers that are starting
 BOARD_TIMEOUT = 10.0  # seconds for an answer of the board, on an idle machine
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
 ROUNDING = 1e-6  # of shares of a GPU
-AHEAD = 2  # jobs per slot that are sent: one is attacked while the files of the next travel
+AHEAD = 2  # jobs that are sent per slot: one runs while the files of the next travel
 
 
 def attack_gpu_share() -> float:
-    """Return the share of a GPU for each attack: a tenth if nodes that take attacks have GPUs, and else none."""
+    """Return the share of a GPU for each attack: 0.1 if nodes that take attacks have GPUs, else 0."""
     nodes = resources_of_nodes()
     slotted = [there for there in nodes if there.get(ATTACK_RESOURCE)]
     return 0.1 if any(there.get("GPU") for there in slotted or nodes) else 0.0
@@ -66,7 +66,7 @@ def resources_of_nodes() -> list[dict[str, float]]:
 
 
 def run_remotely(job: Job, material: Material, labels: tuple[str, ...], board: Any, *tensors: State) -> Finished:
-    """Run the task. tensors: of the files with these labels; Ray fetches them before it starts."""
+    """Do a job as a Ray task. tensors: of the files with these labels; Ray fetches them before it starts."""
     require_usable_card()
     try:
         with last_resort(patience(job)) as once_more:
@@ -85,7 +85,7 @@ def calls_of_a_worker() -> int:
 
 
 def be_ready() -> int:
-    """Return the id of the process: a task that does nothing but let its worker import what attacks need."""
+    """Return the id of the process. As a task it makes its worker import what attacks need, before any is sent."""
     return os.getpid()
 
 
@@ -102,9 +102,9 @@ class Dispatcher:
         self, workers: int | None, environment: Mapping[str, str] | None = None, beside: tuple[float, int] = (0.0, 0)
     ):
         """Ray has to be up, with workers that find our packages (`start_ray`). environment: variables that the workers
-        of a Ray of somebody else lack; the first task then waits for a new process. beside: the share of a GPU of a
-        client, and how many clients train at a time. An attack that waits in Ray for its own share would take that of a
-        client whose process ends."""
+        of somebody else's Ray lack; the first task then waits for a new process. beside: the share of a GPU of a
+        client, and how many clients train at a time; no more attacks are sent than have room beside them, as one that
+        waits for its share in Ray would take that of a client whose process ends."""
         slots = attack_slots()
         self.slotted = slots > 0
         self.taken: dict[str, Any] = {
@@ -219,9 +219,9 @@ class Dispatcher:
         return job
 
     def _fetch(self, reference: Any) -> list[tuple[Job, JobResult]]:
-        """Return nothing if the worker died and the job is queued again, once: a machine may be lost, or its memory
-        short. Ray's own retries would run in the time of the first attempt. A worker that ended itself because its job
-        would not end is not tried again."""
+        """Return the result of a finished task. If its worker died (a machine may be lost, or its memory short), queue
+        the job again, once, and return nothing. Ray's own retries would run in the time of the first attempt. A job
+        whose worker ended itself, because the job would not end, is not tried again."""
         job = self.running[reference]
         try:
             return [(job, filed(job, ray.get(reference, timeout=unhurried(GRACE))))]
@@ -239,7 +239,7 @@ class Dispatcher:
             self._over(reference)
 
     def _no_worker_comes(self) -> str:
-        """Return the reason to give up the running jobs: nothing came back for long, and no worker took one up."""
+        """Return why to give up the running jobs, if none came back and no worker took one up in time; else ""."""
         # workers need a while to start, however short their jobs are
         longest = unhurried(GRACE + max((job.timeout for job in self.running.values()), default=0.0))
         if time.monotonic() - self.last_sign <= longest or self._ask(self.board.silence):
@@ -267,7 +267,7 @@ class Dispatcher:
 
 
 def patience(job: Job) -> float:
-    """Return the seconds by the clock after which the worker of an attack that does not compute exits."""
+    """Return the seconds by the clock after which the worker of a job exits if the job does not compute."""
     return job.timeout + min(GRACE, max(LEAST_GRACE, job.timeout))
 
 

@@ -26,8 +26,8 @@ from attacks.update.labels import estimate_label_counts
 from simulator.errors import said_by
 from simulator.evaluation.truth import NO_OTHERS, Truth
 
-MISFIT = 0.2  # of shares of classes: SGD had 0.12 at most, Adam 7 (docs/records/label_counts.md)
-UNTAUGHT = 0.1  # distance of what a network predicts on noise from equal shares, from which on noise will not do
+MISFIT = 0.2  # of the shares of classes: at most 0.12 under SGD, 7 under Adam (docs/records/label_counts.md)
+UNTAUGHT = 0.1  # distance of the predictions on noise from equal shares: up to it, noise stands in for public images
 OUTSIDERS = 1000  # public images that membership is told from: enough for a false-positive rate of 0.1 %
 
 
@@ -101,7 +101,7 @@ def measure_update(observation: Observation, knowledge: Knowledge) -> tuple[dict
 def _taken(
     measures: dict[str, Callable[[], dict[str, Any]]], columns: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Take measures one by one into `columns`, and say why where one fails."""
+    """Add measures to `columns` one by one; return them, with a note for each measure that failed."""
     notes = []
     for name, measure in measures.items():
         try:

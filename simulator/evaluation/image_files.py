@@ -33,9 +33,9 @@ class ImageFiles:
 
 
 def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels: bool = True) -> ImageFiles:
-    """Read a folder with a file or a folder of images for each client (`client_00.npz`, …), or one npz file or folder
-    of pictures with the images of all of them. called: its name in errors. InputError names what is missing, or does
-    not fit the shape. in_pixels: as of `read_images`."""
+    """Read the private images: from a folder with a file or folder for each client (`client_00.npz`, …), or from one
+    npz file or folder of pictures for all of them. called: its name in errors. in_pixels: as of `read_images`. Raise
+    InputError for what is missing or does not fit the shape."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stamps = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
     return _read_truth(str(path), shape, called, in_pixels, tuple(stamps))
@@ -48,7 +48,7 @@ def _read_truth(
     """stamps: name, time and size of every file, which change if somebody replaces one."""
     there = sorted(Path(path).iterdir()) if Path(path).is_dir() else []
     own = [file for file in there if not file.name.startswith(".") and (file.is_dir() or file.suffix == ".npz")]
-    files = own or [Path(path)]  # without files and folders of clients, it holds pictures
+    files = own or [Path(path)]  # one npz file, or a folder of pictures
     parts = [read_images(file, shape, called, in_pixels) for file in files]
     labels = [read_labels(file, len(images)) for file, images in zip(files, parts, strict=True)]
     known = [one for one in labels if one is not None]
@@ -78,7 +78,8 @@ def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = 
 
 
 def read_labels(path: Path, count: int) -> Tensor | None:
-    """Read (N,) integers, `labels` of an npz file of `count` images; None for none. Raise InputError for a misfit."""
+    """Read `labels` (N,), integers, of an npz file of `count` images; None if it has none. Raise InputError if they are
+    no integers, or not `count`."""
     if path.is_dir() or "labels" not in npz_fields(path):
         return None
     labels = npz_array(path, "labels", "labels")
@@ -109,7 +110,7 @@ def _npz_images(path: Path, called: str, in_pixels: bool) -> Tensor:
             raise InputError(f"{called} {str(path)!r}: `images` holds values that are not finite")
         return images
     lowest, highest = float(images.min()), float(images.max())
-    if not (lowest >= -1e-4 and highest <= 1 + 1e-4):  # so it is for NaN, too
+    if not (lowest >= -1e-4 and highest <= 1 + 1e-4):  # NaN fails this comparison too
         raise InputError(
             f"{called} {str(path)!r}: `images` lies in [{lowest:.3g}, {highest:.3g}]: give pixels in [0, 1], as they "
             "are before --mean and --std"

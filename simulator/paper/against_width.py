@@ -20,18 +20,18 @@ from simulator.paper.constancy import Network, measure, measure_loss, measure_tr
 from simulator.paper.experiment import ExperimentRun, Outcome, clocked, experiment
 from simulator.paper.measures import draw_lines
 
-SHARE = 0.2  # of its first value, to which training brings a loss
-BOUND_WIDTH = 1024  # up to which the bound is measured: it takes the Hessian at three points
-TIMED_WIDTH = 1024  # where the cost of all others is read off
-STEADY = ("tanh", "softmax", "bottleneck")  # outputs measured with one hidden activation, tanh
-HINGE = "relu"  # an output that is measured like them, in claims of its own
+SHARE = 0.2  # of its first value: training stops when a loss has fallen to it
+BOUND_WIDTH = 1024  # the largest width at which the bound is measured, which takes the Hessian at three points
+TIMED_WIDTH = 1024  # of the network that is timed: the cost of all others follows from it
+STEADY = ("tanh", "softmax", "bottleneck")  # outputs that are measured with the hidden activation tanh alone
+RELU_OUTPUT = "relu"  # likewise, in claims of its own
 OPEN = ("softmax", "maxout")  # hidden non-linearities that the paper leaves open
-BOUND = ["remainder", "sup_hessian", "crossed", "kernel_change_within"]  # not measured of every network
-ENDS = {"": "slope", "_narrowest": "narrowest", "_widest": "widest"}  # of statistics' names, to columns of slopes
+BOUND = ["remainder", "sup_hessian", "crossed", "kernel_change_within"]  # columns that only some networks have
+ENDS = {"": "slope", "_narrowest": "narrowest", "_widest": "widest"}  # end of a statistic's name: column of slopes
 LOSSES = ("mse", "cross_entropy", "hinge")
-KEYS = ["part", "output", "activation", "loss", "output_bias"]  # of one line against width
+KEYS = ["part", "output", "activation", "loss", "output_bias"]  # columns that identify a line against width
 QUANTITIES = ["hessian_norm", "kernel_change", "delta_l2", "delta_linf"]
-CASES = [*(("linear", loss) for loss in LOSSES), ("sigmoid", "mse")]  # output and loss of the networks trained
+CASES = [*(("linear", loss) for loss in LOSSES), ("sigmoid", "mse")]  # (output, loss) of the networks trained
 
 
 class HessianSettings(Section):
@@ -50,8 +50,8 @@ Measurement = tuple[str, Network, Callable[[], dict[str, Any]]]
 
 
 def planned(settings: HessianSettings) -> list[Measurement]:
-    """norms: each network under a loss. losses: those with a linear output, up to `radius` under each. open: hidden
-    softmax and maxout. bound: all others, up to `radius`."""
+    """List the measurements, by part of the table. norms: each network under a loss. losses: those with a linear
+    output, up to `radius` under each. open: hidden softmax and maxout. bound: all others, up to `radius`."""
     activation, widths, seeds = settings.training_activation, settings.training_widths, settings.seeds
     plain = grid(widths, [(output, activation) for output in ("linear", "sigmoid")], seeds)
     free = grid(widths, [("linear", activation)], seeds, output_bias=True)
@@ -59,7 +59,7 @@ def planned(settings: HessianSettings) -> list[Measurement]:
     trained += [(network, LOSSES[0]) for network in free]
     pairs = [(output, activation) for output in ("linear", "sigmoid") for activation in settings.activations]
     undecided = grid(settings.open_widths, [("linear", activation) for activation in OPEN], seeds)
-    decided = grid(settings.widths, [*pairs, *((output, "tanh") for output in (*STEADY, HINGE))], seeds)
+    decided = grid(settings.widths, [*pairs, *((output, "tanh") for output in (*STEADY, RELU_OUTPUT))], seeds)
 
     def constancy(part: str, network: Network, radius: float) -> Measurement:
         return part, network, partial(measure, network, radius, bound=network.width <= BOUND_WIDTH)
@@ -79,26 +79,26 @@ def planned(settings: HessianSettings) -> list[Measurement]:
 def grid(
     widths: Sequence[int], kinds: Sequence[tuple[str, str]], seeds: Sequence[int], output_bias: bool = False
 ) -> list[Network]:
-    """One network for each width, (output, activation) and seed."""
+    """Make a network for each width, (output, activation) and seed."""
     return [Network(width, *kind, seed, output_bias) for width in widths for kind in kinds for seed in seeds]
 
 
 def work(plan: Sequence[Measurement]) -> int:
-    """Each costs about the square of its width."""
+    """Return the cost of a plan in units of its own: a network costs about the square of its width."""
     return sum(network.width**2 for _, network, _ in plan)
 
 
 def cost(_: ExperimentRun, settings: HessianSettings) -> float:
-    """From one network, by the square of the widths."""
+    """Return the seconds, from the time of one network and the squares of the widths."""
     network = Network(TIMED_WIDTH, "linear", settings.activations[0], 0)
-    # the first time libraries set themselves up, which takes ten times as long as the measurement
+    # the second time: in the first, libraries set themselves up, which takes ten times as long as the measurement
     seconds = [clocked(measure, network, settings.radius, True) for _ in range(2)][1]
     return seconds * work(planned(settings)) / TIMED_WIDTH**2
 
 
 def hessian_statistics(data: pd.DataFrame) -> Statistics:
-    """All statistics. data: a row per network and `part` of the plan, as `planned` names them; `radius`: ‖Δθ‖₂ up to
-    which the kernel was followed."""
+    """Compute all statistics. data: a row per network and `part`, as `planned` names them; `radius`: ‖Δθ‖₂ up to which
+    the kernel was followed."""
     data = data.reindex(columns=list(dict.fromkeys([*data.columns, *KEYS, *QUANTITIES, *BOUND])))
     slopes, table = slope_table(data), data[data.part == "bound"]
     radius = float(table.radius.iloc[0])
@@ -111,7 +111,7 @@ def hessian_statistics(data: pd.DataFrame) -> Statistics:
         found[f"{name}_others"] = own[own.output.isin(STEADY)].set_index("output").slope
     found |= hinge_statistics(table, slopes)
     bounds = table.remainder / (0.5 * table.sup_hessian * radius**2)
-    smooth = bounds[(table.activation != "relu") & (table.output != HINGE) & table.remainder.notna()]
+    smooth = bounds[(table.activation != "relu") & (table.output != RELU_OUTPUT) & table.remainder.notna()]
     found |= {"bounds": list(smooth), "smooth_networks": len(smooth)}
     found |= {"largest_bound": smooth.max(), "median_bound": smooth.median()}
     kinked = bounds[(table.activation == "relu") & (table.output == "linear") & table.remainder.notna()]
@@ -129,18 +129,19 @@ def hessian_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def hinge_statistics(table: pd.DataFrame, slopes: pd.DataFrame) -> dict[str, object]:
-    """Behind a ReLU output: slopes of the Hessian norm and the kernel's change, and how many inputs cross its kink."""
-    own = table[table.output == HINGE]
+    """Compute the slopes of the Hessian norm and of the kernel's change with a ReLU output, and how many inputs cross
+    its kink."""
+    own = table[table.output == RELU_OUTPUT]
     return {
-        **of_rows(slopes, "bound", {"kernel_hinge": "kernel_change"}, output=HINGE),
-        **of_rows(slopes, "bound", {"hessian_hinge": "hessian_norm"}, output=HINGE),
+        **of_rows(slopes, "bound", {"kernel_hinge": "kernel_change"}, output=RELU_OUTPUT),
+        **of_rows(slopes, "bound", {"hessian_hinge": "hessian_norm"}, output=RELU_OUTPUT),
         "within_hinge": fitted(own, "kernel_change_within")["slope"],
         "crossed": own.groupby("width").crossed.mean(),
     }
 
 
 def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
-    """The kernel's change behind a linear output with ReLU and with smooth activations; NaN where one is missing."""
+    """Return the kernel's change with a linear output, with ReLU and with smooth activations; NaN if one is missing."""
     kernels = select(slopes, "kernel_change", output="linear").set_index("activation")
     relu, smooth = kernels.reindex(["relu"]).iloc[0], kernels.drop("relu", errors="ignore")
     found = {f"relu{end}": relu[column] for end, column in {**ENDS, "_slope": "slope"}.items()}
@@ -148,7 +149,7 @@ def kink_statistics(slopes: pd.DataFrame) -> dict[str, object]:
 
 
 def select(slopes: pd.DataFrame, quantity: str, part: str = "bound", **wanted: object) -> pd.DataFrame:
-    """The rows of one quantity, of one part of the table, and with these settings."""
+    """Select the rows of one quantity and one part of the table. wanted: the values of further columns."""
     rows = slopes[(slopes.quantity == quantity) & (slopes.part == part)]
     for name, value in wanted.items():
         rows = rows[rows[name] == value]
@@ -156,17 +157,17 @@ def select(slopes: pd.DataFrame, quantity: str, part: str = "bound", **wanted: o
 
 
 def of_rows(slopes: pd.DataFrame, part: str, names: dict[str, str], **wanted: object) -> dict[str, float]:
-    """Statistics NAME, NAME_narrowest and NAME_widest: slope and ends in the one row of each quantity. names: NAME to
-    quantity."""
+    """Return statistics NAME, NAME_narrowest and NAME_widest: slope and ends of the one row of each quantity. names:
+    NAME to quantity."""
     found: dict[str, float] = {}
     for name, quantity in names.items():
         (row,) = select(slopes, quantity, part, **wanted).itertuples()
-        found |= {name: row.slope, f"{name}_narrowest": row.narrowest, f"{name}_widest": row.widest}
+        found |= {f"{name}{end}": getattr(row, column) for end, column in ENDS.items()}
     return found
 
 
 def fitted(frame: pd.DataFrame, column: str) -> dict[str, float]:
-    """slope: d log(mean over seeds) / d log(width), by least squares. narrowest, widest: the means at both ends."""
+    """Fit d log(mean over seeds) / d log(width) by least squares: `slope`, and the means at both ends of the widths."""
     means = frame.groupby("width")[column].mean()
     known = means.dropna()
     slope = float(np.polyfit(np.log(known.index), np.log(known), 1)[0]) if len(known) > 1 else math.nan
@@ -174,7 +175,7 @@ def fitted(frame: pd.DataFrame, column: str) -> dict[str, float]:
 
 
 def slope_table(data: pd.DataFrame) -> pd.DataFrame:
-    """For each of KEYS and each quantity: slope, means at both ends."""
+    """Make a row for each combination of KEYS and each quantity: slope, and means at both ends of the widths."""
     return pd.DataFrame(
         {**dict(zip(KEYS, key, strict=True)), "quantity": quantity, **fitted(group, quantity)}
         for key, group in data.groupby(KEYS, sort=False, dropna=False)
@@ -183,7 +184,7 @@ def slope_table(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
-    """Means over seeds against width on logarithmic axes, a panel for each quantity."""
+    """Draw means over seeds against width on logarithmic axes, a panel for each quantity."""
     data = data[~data.output_bias & (data.part != "losses")]
     case = data.activation + ", " + data.output + " output " + data.loss.fillna("")
     long = data.assign(case=case).melt(["width", "case"], QUANTITIES, "quantity").dropna()

@@ -1,7 +1,7 @@
-"""Claims are data: an experiment's file says what the paper claims and which statistic decides; here it is judged.
+"""Judge the claims of an experiment: its file says what the paper claims and which statistic decides.
 
-A seed draws images, networks and attacks anew. Pairs within a seed share them, so a claim is a sample of as many as
-there are seeds: its rule is asked of each seed's data alone, and a sign test over the seeds decides.
+A seed draws images, networks and attacks anew, and all data of a seed share them. So the sample is the seeds: a claim's
+rule is asked of each seed's data alone, and a sign test over the seeds decides.
 """
 
 import math
@@ -27,7 +27,7 @@ Statistics = Mapping[str, Any]
 measured. A mapping under the key of a claim holds statistics of that claim alone."""
 
 CONFIDENCE = 0.95
-LEVEL = 0.05  # of the sign test, below which a claim is decided, one way or the other: five of five seeds, not four
+LEVEL = 0.05  # a claim is decided, one way or the other, if p is less: by five of five seeds, not by four of four
 FOLDER = Path(__file__).parents[2] / "scenarios" / "paper"
 THEORY = FOLDER.parent / "theory"  # of the experiments on the constancy of the kernel
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -38,8 +38,8 @@ class ClaimRule(Section):
 
     claim: in short. source: section and figure of the paper. paper: what the paper says, in its own figures. measured:
     what was measured here, a template with names of statistics ("{rank:.2f}"). holds: comparisons "STATISTIC < VALUE"
-    (also <=, >, >=; the value is a number or another statistic), all of which have to be true. identity: what is
-    claimed is arithmetic, which no other draw could change, and needs no sample.
+    (also <=, >, >=; the value is a number or another statistic), all of which have to be true. identity: whether the
+    claim is arithmetic, which every draw confirms, so that it needs no sample.
     """
 
     claim: str
@@ -55,9 +55,9 @@ class Interval:
     """What the data say of a claim's size, and how sure that is, with a confidence of 95 %.
 
     of: the statistic that the rule compares first, or its difference from the one that it is compared with; of several
-    entries the one that is nearest to refuting the rule. value: its mean over seeds, with Student's t for `low` and
-    `high`. Where a seed gives no number, but a count or always the same one, it is instead the share of the seeds in
-    which the rule is true, with the exact interval of Clopper and Pearson.
+    entries the one that is nearest to refuting the rule. value: its mean over seeds. low, high: by Student's t. If a
+    seed gives a count, or all give the same number, `value` is instead the share of the seeds in which the rule is
+    true, with the exact interval of Clopper and Pearson.
     """
 
     of: str
@@ -105,7 +105,7 @@ class Signs:
 
     @classmethod
     def of(cls, found: pd.Series) -> "Signs":
-        """found: a boolean for each comparison."""
+        """Count what was found. found: a boolean for each comparison."""
         return cls(int(found.sum()), len(found))
 
     @property
@@ -140,9 +140,9 @@ def judge(
     by_seed: Mapping[int, Statistics] | None = None,
     profile: str = "quick",
 ) -> list[Claim]:
-    """Every rule, by its key, against what was measured, together and in each seed alone.
+    """Judge every rule, by its key, by all that was measured together and by each seed alone.
 
-    Raises KeyError where a statistic is not even named.
+    Raises KeyError for a rule with a statistic that the experiment does not name.
     """
     claims = []
     for key, rule in rules.items():
@@ -165,7 +165,7 @@ IN_WORDS = {True: "holds", False: "does not hold", None: "not measured"}
 
 
 def sign_test(seeds: Signs) -> tuple[float | None, bool | None, str]:
-    """(p, whether the claim holds, the same in words) of a rule that is true in so many seeds."""
+    """Return (p, whether the claim holds, the same in words) for a rule that is true in so many seeds."""
     if not seeds.total:
         return None, None, IN_WORDS[None]
     against = Signs(seeds.total - seeds.count, seeds.total)
@@ -178,7 +178,7 @@ def sign_test(seeds: Signs) -> tuple[float | None, bool | None, str]:
 
 
 def effect(rule: ClaimRule, asked: Sequence[Statistics], seeds: Signs) -> Interval | None:
-    """The interval of a claim. asked: the statistics of each seed. seeds: in how many of them the rule is true."""
+    """Return the interval of a claim. asked: the statistics of each seed. seeds: in how many the rule is true."""
     if not asked:
         return None
     left, sign, right = rule.holds[0].split()
@@ -197,12 +197,12 @@ def effect(rule: ClaimRule, asked: Sequence[Statistics], seeds: Signs) -> Interv
 
 
 def rounded(value: float) -> float:
-    """To six digits: what is left is the same on every machine."""
+    """Round to six digits, which are the same on every machine."""
     return float(f"{value:.6g}")
 
 
 def known_to(key: str, statistics: Statistics) -> Statistics:
-    """All statistics, with those of one claim alone, under its key, in front."""
+    """Return all statistics; those of one claim alone, under its key, replace others of their names."""
     own = statistics.get(key)
     return {**statistics, **own} if isinstance(own, Mapping) else statistics
 
@@ -214,7 +214,7 @@ def is_met(rule: ClaimRule, statistics: Statistics) -> bool | None:
 
 
 def compare(comparison: str, statistics: Statistics) -> bool | None:
-    """Whether it is true of every entry of the statistics; None where an entry is NaN or there is no entry at all."""
+    """Whether a comparison is true of every entry; None if an entry is NaN, or if there is no entry at all."""
     left, sign, right = comparison.split()
     first, second = np.broadcast_arrays(*(values_of(term, statistics) for term in (left, right)))
     measured = ~(np.isnan(first) | np.isnan(second))
@@ -224,7 +224,7 @@ def compare(comparison: str, statistics: Statistics) -> bool | None:
 
 
 def values_of(term: str, statistics: Statistics) -> np.ndarray:
-    """A number, or a statistic's value or values in float64: "0.5", "rank", "better.share", "gap[kip]".
+    """Evaluate a number, or a statistic, as an array of float64: "0.5", "rank", "better.share", "gap[kip]".
 
     NaN for a statistic that is None.
     """
@@ -244,17 +244,17 @@ def is_number(term: str) -> bool:
 
 
 def file_of(name: str) -> Path:
-    """Where an experiment's settings lie: under its name in scenarios/paper, or else in scenarios/theory."""
+    """Return the file of an experiment, by its name: in scenarios/paper, or else in scenarios/theory."""
     path = FOLDER / f"{name}.yaml"
     return path if path.exists() else THEORY / path.name
 
 
 def load_claims(name: str) -> dict[str, ClaimRule]:
-    """The file's section `claims` by key, in the order in which they are printed.
+    """Read the claims of an experiment's file by key, in the order in which they are printed.
 
     A file that extends another adds its claims to that one's, replaces those of the same key, and leaves out those that
-    it sets to null. The name of an experiment in place of a claim stands for that experiment's claim of the same key.
-    `source`, a key of the file, is where in the paper they stand; a claim's own source may have more to say.
+    it sets to null. In place of a claim, the name of an experiment stands for its claim of the same key. `source`, a
+    key of the file, says where in the paper the claims stand; a claim's own source may add to it.
     """
     data = read_yaml(file_of(name)).data
     rules = {}

@@ -32,12 +32,12 @@ EMBEDDED = "digits"
 
 
 def load_file(name: str, profile: str, overrides: list[str]) -> Source:
-    """scenarios/paper/NAME.yaml, or that of scenarios/theory, with, each on top of the one before: its data set's
-    settings, its profile's, --set.
+    """Read the file of an experiment, and put on top of it, one after the other, the settings of its data set, those of
+    its profile, and --set.
 
     `datasets` maps names of data sets to settings, or to null where a file that extends another leaves one out. The
-    first one is the default, the first one but digits stands for a data.root without a data.name. A key that the file
-    sweeps may be set too: to one value or to a list of them.
+    first one is the default; the first one but digits is chosen if --set gives data.root without data.name. --set may
+    give a swept key one value or a list of them.
     """
     source = read_yaml(file_of(name))
     data = {key: value for key, value in source.data.items() if key not in ("claims", "source")}
@@ -54,8 +54,8 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
 
 
 def choose_dataset(known: list[str], overrides: list[str]) -> str:
-    """The data set that --set names, else, where it gives a data.root, the first of `known` that has one, else the
-    first."""
+    """Return the data set that --set names; if it names none but gives a data.root, the first of `known` that has one;
+    else the first."""
     said = Source({})
     apply_overrides(said, [override for override in overrides if override.partition(".")[0].strip() == "data"])
     given: dict[str, Any] = said.data.get("data") or {}
@@ -64,7 +64,7 @@ def choose_dataset(known: list[str], overrides: list[str]) -> str:
 
 
 def narrow_sweep(sweep: dict[str, list[Any]], overrides: list[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """(the sweep with the values that --set gives for its keys, the other overrides).
+    """Return (the sweep with the values that --set gives for its keys, the other overrides).
 
     A key that moves together with another one keeps the points at which it has one of the values given.
     """
@@ -145,7 +145,7 @@ def claim_folder(run: ExperimentRun, overrides: Sequence[str] = ()) -> Made:
 
 
 def command_of(run: ExperimentRun, overrides: Sequence[str]) -> str:
-    """What repeats the experiment; for the folder of a data set its name in capitals."""
+    """Return the command that repeats the experiment; for the folder of a data set it has its name in capitals."""
     words = ["fedspill", "paper", run.name, *(["--profile", run.profile] if run.profile != "quick" else [])]
     for override in overrides:
         key, _, value = override.partition("=")
@@ -155,7 +155,7 @@ def command_of(run: ExperimentRun, overrides: Sequence[str]) -> str:
 
 
 def dataset_of(source: Source) -> str:
-    """ "mnist"; empty for an experiment without images."""
+    """Return the name of the data set, as "mnist"; "" for an experiment without images."""
     if "data" not in source.data:
         return ""
     name = str(source.data["data"].get("name", EMBEDDED))
@@ -163,7 +163,7 @@ def dataset_of(source: Source) -> str:
 
 
 def claims_table(claims: list[Claim]) -> Table:
-    """The claims as the terminal shows them, each beside what was measured."""
+    """Make the table of claims for the terminal, each beside what was measured."""
     table = Table(title="Claims of the paper", title_justify="left", show_lines=True)
     for column, ratio in (("claim", 3), ("the paper", 3), ("measured", 4), ("holds here", 2)):
         table.add_column(column, ratio=ratio, overflow="fold")

@@ -1,4 +1,4 @@
-"""How constant the tangent kernel is against width, measured (Liu, Zhu, Belkin 2020, and the rebuttal of its reviews).
+"""Measure how constant the tangent kernel is against width (Liu, Zhu, Belkin 2020, and the rebuttal of its reviews).
 
 Fully connected networks in NTK parameterization with two hidden layers. Every seed draws weights, inputs on the sphere
 of radius √d, where each of the d entries is of order 1, and random labels: no data set is involved. All of it is drawn
@@ -87,21 +87,22 @@ class ConstancyData:
         return cls(inputs.to(device), labels.to(device))
 
     def targets(self, output: str) -> Tensor:
-        """Under squared loss: one-hot for a softmax, else the two ends of the output's range, or ±1."""
+        """Return the targets of squared loss: one-hot for a softmax, else both ends of the output's range, or ±1."""
         if output == "softmax":
             return nn.functional.one_hot(self.labels, CLASSES).float()
         low = 0.0 if output in ("sigmoid", "relu") else -1.0
         return torch.where(self.labels == 0, 1.0, low)[:, None]
 
     def loss(self, model: nn.Module, targets: Tensor, name: str) -> Callable[[], Tensor]:
-        """What gradient descent is on: the loss of this name over the first 8 inputs, a scalar."""
+        """Return the function that gradient descent is on: the loss of this name over the first 8 inputs, a scalar."""
         return lambda: training_loss(name, model(self.inputs[:TRAINED]), targets[:TRAINED])
 
 
 def measure(network: Network, radius: float, bound: bool = False) -> dict[str, float]:
-    """hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀. kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once
-    gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞ there. steps: that it took. Behind a ReLU also
-    `crossed`, the share of inputs whose output has become 0 or ceased to be, and kernel_change_within, over the others.
+    """Measure a network under squared loss. hessian_norm: the largest ‖H‖₂ over inputs and outputs at θ₀.
+    kernel_change: ‖K − K₀‖_F / ‖K₀‖_F over inputs once gradient descent has gone ‖Δθ‖₂ = `radius`; delta_linf: ‖Δθ‖_∞
+    there. steps: that it took. With a ReLU output also `crossed`, the share of inputs whose output has become 0 or
+    ceased to be, and kernel_change_within, over the others.
 
     bound: adds remainder, the largest |f − f_lin| there, and sup_hessian, the largest ‖H‖₂ over θ₀, the end and
     half-way between, at three times the cost.
@@ -109,12 +110,13 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
     data, model = ConstancyData.of(network.seed), network.build()
     inputs, start = data.inputs, deepcopy(model.state_dict())
     norm = largest_norm(model, start, inputs, network.seed)
-    lit = alive(model, inputs)
-    moved, before, change = go(model, inputs, data.loss(model, data.targets(network.output), "mse"), radius)
+    positive = is_positive(model, inputs)
+    loss = data.loss(model, data.targets(network.output), "mse")
+    moved, before, change = descend_to(radius, model, inputs, loss)
     end = model.state_dict()
     found = {"hessian_norm": norm, **moved}
     if network.output == "relu":
-        same = lit == alive(model, inputs)
+        same = positive == is_positive(model, inputs)
         within = float(change[same][:, same].norm() / before[same][:, same].norm())
         found |= {"crossed": 1 - float(same.float().mean()), "kernel_change_within": within}
     if not bound:
@@ -125,36 +127,36 @@ def measure(network: Network, radius: float, bound: bool = False) -> dict[str, f
 
 
 def measure_loss(network: Network, loss: str, radius: float) -> dict[str, object]:
-    """loss; kernel_change, delta_linf and steps as of `measure`, where descent is on this loss over three classes."""
+    """Return loss; kernel_change, delta_linf and steps as of `measure`, after descent on it over three classes."""
     data, model = ConstancyData.of(network.seed), network.build(CLASSES)
     targets = encode_targets(data.labels, CLASSES, CLASSES, loss, coding=(0.0, 1.0) if loss == "mse" else None)
-    return {"loss": loss, **go(model, data.inputs, data.loss(model, targets, loss), radius)[0]}
+    return {"loss": loss, **descend_to(radius, model, data.inputs, data.loss(model, targets, loss))[0]}
 
 
-def go(
-    model: nn.Module, inputs: Tensor, loss: Callable[[], Tensor], radius: float
+def descend_to(
+    radius: float, model: nn.Module, inputs: Tensor, loss: Callable[[], Tensor]
 ) -> tuple[dict[str, float], Tensor, Tensor]:
-    """Gradient descent on `loss`, in place, until ‖Δθ‖₂ = `radius`: (kernel_change, delta_linf and steps as of
-    `measure`, K₀, K − K₀)."""
+    """Descend the gradient of `loss`, in place, until ‖Δθ‖₂ = `radius`. Return (kernel_change, delta_linf and steps as
+    of `measure`, K₀, K − K₀), the kernels (N, N) on `inputs`."""
     start = deepcopy(model.state_dict())
     before = empirical_ntk(model, start, inputs)
     steps, length = descend(model, loss, learning_rate(before, FINE), lambda steps, length: length >= radius)
-    shrink(model, start, radius / length)
+    scale_change(model, start, radius / length)
     end = model.state_dict()
     change = empirical_ntk(model, end, inputs) - before
     moved = {"kernel_change": float(change.norm() / before.norm()), "delta_linf": largest_change(start, end)}
     return {**moved, "steps": steps}, before, change
 
 
-def alive(model: nn.Module, inputs: Tensor) -> Tensor:
-    """(N,), whether the first output is above 0."""
+def is_positive(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return (N,) bool, whether the first output is above 0."""
     with torch.no_grad():
         return model(inputs)[:, 0] > 0
 
 
 def measure_training(network: Network, loss: str, share: float) -> dict[str, object]:
-    """loss. delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought `loss` down to this
-    share of what it was, in `steps`; NaN where 1,000 steps do not."""
+    """Return loss; delta_l2 and delta_linf, ‖Δθ‖₂ and ‖Δθ‖_∞ once training on three classes has brought the loss down
+    to this share of its first value; and steps. The norms are NaN if 1,000 steps do not."""
     data, model = ConstancyData.of(network.seed), network.build(CLASSES)
     start = deepcopy(model.state_dict())
     rate = learning_rate(empirical_ntk(model, start, data.inputs), COARSE)
@@ -170,19 +172,19 @@ def measure_training(network: Network, loss: str, share: float) -> dict[str, obj
 
 def largest_norm(model: nn.Module, state: State, inputs: Tensor, seed: int) -> float:
     generator = torch_generator(seed, "constancy hessian")
-    return hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).largest
+    return float(hessian_norms(model, state, inputs, generator, HESSIAN_STEPS, HESSIAN_TOLERANCE).max())
 
 
 def learning_rate(kernel: Tensor, share: float) -> float:
-    """`share` of the inverse of the largest eigenvalue of the kernel, trace form at the start, on the inputs that are
-    trained on: from 2 on gradient descent on squared loss becomes unstable. kernel: on all inputs."""
+    """Return `share` of the inverse of the kernel's largest eigenvalue, on the inputs that are trained on; descent on
+    squared loss is unstable from a share of 2 on. kernel: the trace form at the start, on all inputs."""
     return share * TRAINED / float(torch.linalg.eigvalsh(kernel[:TRAINED, :TRAINED].double())[-1])
 
 
 def descend(
     model: nn.Module, loss: Callable[[], Tensor], rate: float, enough: Callable[[int, float], bool]
 ) -> tuple[int, float]:
-    """Gradient descent in place, until `enough`(steps, ‖θ − θ₀‖₂); returns what it last was called with.
+    """Descend the gradient in place until `enough`(steps, ‖θ − θ₀‖₂) is true; return these two.
 
     Raises RunError after 1,000 steps.
     """
@@ -199,13 +201,13 @@ def descend(
     raise RunError(f"{MAX_STEPS} steps of gradient descent were not enough: ‖Δθ‖ is {length:.3g}")
 
 
-def shrink(model: nn.Module, start: State, share: float) -> None:
-    """Back towards the start: Δθ becomes `share` of itself."""
+def scale_change(model: nn.Module, start: State, share: float) -> None:
+    """Move the parameters back towards the start, so that Δθ becomes `share` of itself."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.lerp(start[name], parameter, share))
 
 
 def largest_change(start: State, end: State) -> float:
-    """‖Δθ‖_∞."""
+    """Return ‖Δθ‖_∞."""
     return max(float((end[name] - start[name]).abs().max()) for name in end)

@@ -72,7 +72,7 @@ class DistilledSet(NamedTuple):
 
 
 def cost(run: ExperimentRun, settings: DistillationSettings) -> float:
-    """Every method at every size, for the smallest number of steps that can be timed; and standard training."""
+    """Return the seconds of every method at every size, from as few steps as can be timed, and of standard training."""
     owner = Owner.of(max(run.cells, key=num_private).scenario)
 
     def distill(options: DistillOptions, size: int, steps: int) -> None:
@@ -91,7 +91,8 @@ def cost(run: ExperimentRun, settings: DistillationSettings) -> float:
 
 
 def likeness_statistics(data: pd.DataFrame) -> Statistics:
-    """How many distilled images are private ones, and how alike they are to images and to class means, by their number.
+    """Count the distilled images that are private ones, and tell how alike they are to private images and to means of
+    classes, by the number of private images.
 
     data: rows as of `likeness`, with `train` (the number of private images) and `seed`.
     """
@@ -116,7 +117,7 @@ def likeness_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def draw_likeness(data: pd.DataFrame) -> plt.Figure:
-    """Cosines to the nearest image and to the mean of a class by the number of training images."""
+    """Draw the cosines to the nearest image and to the mean of a class against the number of training images."""
     long = data.melt(["train", "seed"], ["nearest", "average"], "compared with", "cosine")
     return draw_lines(long, "train", "cosine", "compared with")
 
@@ -139,9 +140,9 @@ def distilled_images(run: ExperimentRun, settings: DistillationSettings) -> Outc
 
 
 def likeness(owner: Owner, images: Tensor) -> pd.DataFrame:
-    """For every distilled image the largest |cosine| to a private one, and the largest to the mean image of a class.
+    """Return for every distilled image the largest |cosine| to a private one, and to the mean image of a class.
 
-    In the centered input space; of magnitudes, since an image with a negative dual stands for its negative.
+    Images are those of the input space, which is centered. An image with a negative dual stands for its negative.
     """
     images, private = images.double(), owner.images.double()
     to_private = cosines(images, private).abs()
@@ -151,7 +152,7 @@ def likeness(owner: Owner, images: Tensor) -> pd.DataFrame:
 
 
 def check(run: ExperimentRun, settings: DistillationSettings, methods: Sequence[Method], references: bool) -> None:
-    """InputError where --set left out what the claims compare."""
+    """Raise InputError if --set left out what the claims compare."""
     missing = [method for method in methods if method not in settings.methods]
     if missing:
         raise InputError(f"{run.name} compares {', '.join(methods)}: settings.methods leaves {missing[0]} out")
@@ -163,7 +164,7 @@ def check(run: ExperimentRun, settings: DistillationSettings, methods: Sequence[
 
 
 def distill_all(owner: Owner, settings: DistillationSettings, report: ShowProgress) -> list[DistilledSet]:
-    """Every method at every size that is no larger than the training set, KIP and RKIP with every kernel."""
+    """Distill by every method at every size up to that of the training set, by KIP and RKIP with every kernel."""
     found = []
     for size, method in itertools.product(settings.sizes, settings.methods):
         for name in settings.kernels[:1] if method == "rkip_finite" else settings.kernels:
@@ -175,7 +176,7 @@ def distill_all(owner: Owner, settings: DistillationSettings, report: ShowProgre
 
 
 def sheet(found: list[DistilledSet]) -> list[Strip]:
-    """Every set's images under the private images nearest to them, most alike first."""
+    """Show every set's images below the private images nearest to them, most alike first."""
     strips = []
     for one in found:
         owner, images = one.owner, one.images
@@ -190,7 +191,7 @@ def sheet(found: list[DistilledSet]) -> list[Strip]:
 
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
-    """(N, C, H, W) and (M, C, H, W) -> (N, M)."""
+    """Return the cosines (N, M) of images (N, C, H, W) and (M, C, H, W)."""
     return F.normalize(first.flatten(1), dim=1) @ F.normalize(second.flatten(1), dim=1).T
 
 
@@ -199,7 +200,7 @@ LEARNERS = [*FINITE, "infinite_width"]
 
 
 def set_statistics(data: pd.DataFrame) -> Statistics:
-    """Of table 1: the accuracy of each learner by the set it learned from, and what it loses at finite width."""
+    """Compute for table 1 the accuracy of each learner by the set it learned from, and its loss at finite width."""
     labelled = data.assign(set=labels(data))
     means = labelled.groupby(["set", "learner"]).accuracy.mean().unstack()
     finite, gaps = means[FINITE].mean(axis=1), gap_table(labelled).groupby("set").gap.mean()
@@ -216,23 +217,23 @@ def set_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def labels(data: pd.DataFrame) -> pd.Series:
-    """METHOD_KERNEL of the sets that were distilled with a kernel, else what they are."""
+    """Return METHOD_KERNEL for the sets that were distilled with a kernel, else the set's own name."""
     return data.set.where(~data.set.isin(["kip", "rkip"]), data.set + "_" + data.kernel)
 
 
 def of_every_kernel(values: pd.Series) -> pd.Series:
-    """NaN for a kernel that --set left out."""
+    """Return a value for each method and kernel, NaN for a kernel that --set left out."""
     return values.reindex([f"{method}_{kernel}" for method in ("kip", "rkip") for kernel in KERNELS])
 
 
 def left_share(gaps: pd.Series) -> float:
-    """How much of KIP's gap is left with the width-matched kernel, as a share of the smaller of the other two."""
+    """Return how much of KIP's gap the width-matched kernel leaves, as a share of the smaller of the other two gaps."""
     own = of_every_kernel(gaps)
     return float(own.kip_width_matched / min(own.kip_authors, own.kip_limit))
 
 
 def size_statistics(data: pd.DataFrame) -> Statistics:
-    """Of figure 8: what each method loses at finite width, by kernel and by the number of distilled images."""
+    """Compute for figure 8 what each method loses at finite width, by kernel and by the number of distilled images."""
     gaps = gap_table(data.assign(set=labels(data)))
     means = gaps.groupby(["size", "set"]).gap.mean().unstack("set")
     means = means.reindex(columns=of_every_kernel(pd.Series(dtype=float)).index)
@@ -247,7 +248,7 @@ def size_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def train_statistics(data: pd.DataFrame) -> Statistics:
-    """Of figure 9: gaps and accuracies by the number of training images, all with one kernel."""
+    """Compute for figure 9 gaps and accuracies by the number of training images, all with one kernel."""
     gaps = gap_table(data).groupby(["set", "train"]).gap.mean().unstack("set")
     finite = data[data.learner.isin(FINITE)].groupby(["set", "train"]).accuracy.mean().unstack("set")
     return {
@@ -264,10 +265,10 @@ def train_statistics(data: pd.DataFrame) -> Statistics:
 def accuracy_table(
     run: ExperimentRun, settings: DistillationSettings, *methods: Method, references: bool = False
 ) -> Outcome:
-    """A row per set and learner: `set`, `kernel`, `size`, `train`, `seed`, `learner`, `accuracy`.
+    """Return a row per set and learner: `set`, `kernel`, `size`, `train`, `seed`, `learner`, `accuracy`.
 
-    The learner of infinite width has the kernel that the set was distilled with, and the first of the settings for sets
-    that needed none. methods, references: what the claims compare; InputError, before anything is computed, where
+    The learner of infinite width has the kernel that the set was distilled with; for a set that needed none, the first
+    of the settings. methods, references: what the claims compare; raise InputError, before anything is computed, if
     --set left it out. Cells that are done are kept below the run's folder, without the images of their sets.
     """
     check(run, settings, methods, references)
@@ -286,7 +287,7 @@ def accuracy_table(
 def cell_accuracies(
     run: ExperimentRun, settings: DistillationSettings, cell: Cell
 ) -> tuple[list[dict[str, object]], list[DistilledSet]]:
-    """The rows of one cell of the sweep, and the sets that were distilled for them."""
+    """Return (the rows of one cell of the sweep, the sets that were distilled for them)."""
     owner = Owner.of(cell.scenario)
     own = distill_all(owner, settings, run.report)
     rows: list[dict[str, object]] = []
@@ -307,7 +308,7 @@ def evaluated(
     sets: dict[str, tuple[Tensor, Tensor]],
     report: ShowProgress,
 ) -> list[dict[str, object]]:
-    """A row for each set, called METHOD/SIZE, and learner."""
+    """Return a row for each set, whose name is METHOD/SIZE, and each learner."""
     evaluation = owner.evaluation(owner.kernel_named(kernel))
     evaluation = dataclasses.replace(evaluation, ridge=settings.ridge, max_steps=settings.max_steps)
     accuracies, training = evaluate(evaluation, sets, report)
@@ -321,13 +322,13 @@ def evaluated(
 
 
 def gap_table(data: pd.DataFrame) -> pd.DataFrame:
-    """`gap`: accuracy at infinite width minus the mean of both finite learners', for each distilled set."""
+    """Return for each distilled set `gap`: the accuracy at infinite width minus the mean of both finite learners."""
     table = data.pivot_table("accuracy", ["set", "size", "train", "seed"], "learner")
     return (table.infinite_width - table[FINITE].mean(axis=1)).rename("gap").reset_index()
 
 
 def draw_bars(data: pd.DataFrame) -> plt.Figure:
-    """The accuracy of each learner by set; means over seeds with their range."""
+    """Draw the accuracy of each learner by set: means over seeds with their range."""
     themed()
     options = {"errorbar": ("pi", 100), "height": 3, "aspect": 2.6}
     return sns.catplot(
@@ -336,7 +337,7 @@ def draw_bars(data: pd.DataFrame) -> plt.Figure:
 
 
 def draw_accuracy(data: pd.DataFrame, x: str) -> plt.Figure:
-    """A panel per learner, a line per method and kernel; means over seeds with their range."""
+    """Draw a panel per learner, a line per method and kernel: means over seeds with their range."""
     own = data[data.set != "full"]
     return draw_lines(own.assign(set=labels(own)), x, "accuracy", "set", col="learner", aspect=1)
 

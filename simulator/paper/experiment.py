@@ -1,5 +1,5 @@
-"""What an experiment is: a name, a file of settings and claims, a function that measures its data, one that reads the
-claims' statistics off them, and what that would cost: a few of its steps, timed on this machine."""
+"""An experiment: a name, a file of settings and claims, functions that measure its data and compute the statistics of
+its claims, and one that estimates the cost from a few steps, timed on this machine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ from simulator.scenario.yaml_source import Source, read_section
 Settings = TypeVar("Settings", bound=Section)
 
 FEWEST, MOST = 5, 320  # steps that are timed
-LONGER = 1.5  # times as long as what goes before them: fewer steps would drown in its scatter
-SLOW = 10.0  # seconds of one step and what goes before it, from which on nobody waits for more than a second one
-LEAST = 0.1  # of those seconds: a second step that seems to take less is lost in their scatter
+LONGER = 1.5  # timed steps take this many times as long as one: else they are lost in the scatter of the set-up
+SLOW = 10.0  # seconds of one step with its set-up: if it takes longer, only one more step is timed
+LEAST = 0.1  # of those seconds, which one step counts at least: a smaller difference is scatter
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,9 @@ class ExperimentRun:
 
 
 def seconds_per_step(run: Callable[[int], object]) -> float:
-    """An upper bound of the seconds that one step takes.
+    """Return an upper bound of the seconds that one step takes.
 
-    run: does as many steps as it is given, and whatever goes before them, which is not counted if it can be told apart.
+    run: sets up and does as many steps as it is given. The set-up is not counted if it can be told apart.
     """
     first = clocked(run, 1)
     if first > SLOW:
@@ -116,14 +116,14 @@ def seconds_per_step(run: Callable[[int], object]) -> float:
 
 
 def clocked(do: Callable[..., object], *arguments: object) -> float:
-    """The seconds that one call takes."""
+    """Return the seconds that one call takes."""
     start = time.perf_counter()
     do(*arguments)
     return time.perf_counter() - start
 
 
 def num_private(cell: Cell) -> int:
-    """How many images the one client of a cell trains on, 0 where there is no limit."""
+    """Return how many images the one client of a cell trains on, 0 for no limit."""
     return cell.scenario.partition.images_of(0) or 0
 
 
@@ -132,7 +132,7 @@ STRIP_TITLE = "{cell}, {attack}: {recovered} of {num_private} recovered"
 
 
 def sheet_of(record: Run) -> list[Strip]:
-    """The best reconstructions of every attack of the smallest seed, as the paper's image sheets order them."""
+    """Return the best reconstructions of every attack at the smallest seed, as the paper's image sheets order them."""
     rows = record.leakage[(record.leakage.seed == record.leakage.seed.min()) & (record.leakage.num_reconstructed > 0)]
     return [strip_of(record, row, STRIP_TITLE.format(**row), most=SHEET_IMAGES) for _, row in rows.iterrows()]
 
@@ -162,7 +162,7 @@ class Experiment:
     cost: Cost | None = None
 
     def by_seed(self, data: pd.DataFrame) -> dict[int, Statistics]:
-        """The statistics of each seed's rows alone; none where nothing is drawn by a seed."""
+        """Compute the statistics of each seed's rows alone; none if nothing is drawn by a seed."""
         seeds = data.seed.unique() if "seed" in data else ()
         return {int(seed): self.statistics(data[data.seed == seed]) for seed in seeds}
 
@@ -221,7 +221,7 @@ def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Ca
 
 
 def get_experiment(name: str) -> Experiment:
-    """The registered experiment; InputError names the nearest one."""
+    """Return the registered experiment of this name. Raise InputError, with the nearest name, for another one."""
     if name not in EXPERIMENTS:
         raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedspill paper --list")
     return EXPERIMENTS[name]

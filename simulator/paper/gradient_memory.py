@@ -22,7 +22,7 @@ STATUS = Path("/proc/self/status")
 
 
 def relu_mlp(width: int, generator: torch.Generator) -> nn.Sequential:
-    """784-width-width-1 with ReLU, weights N(0, 1/fan-in) and zero biases."""
+    """Make a 784-width-width-1 network with ReLU, weights N(0, 1/fan-in) and zero biases."""
     linears = [nn.Linear(math.prod(SHAPE), width), nn.Linear(width, width), nn.Linear(width, 1)]
     for linear in linears:
         linear.weight.data = torch.randn(linear.weight.shape, generator=generator) / linear.in_features**0.5
@@ -31,20 +31,20 @@ def relu_mlp(width: int, generator: torch.Generator) -> nn.Sequential:
 
 
 def random_candidates(count: int, device: torch.device, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Leaves that require gradients: images (count, 1, 28, 28) of standard deviation 0.2, and duals (1, count, 1)."""
+    """Draw leaves that require gradients: images (count, 1, 28, 28) of deviation 0.2, and duals (1, count, 1)."""
     images = torch.randn((count, *SHAPE), generator=generator) * 0.2
     duals = (torch.rand((1, count, 1), generator=generator) - 0.5) * 0.1
     return images.to(device).requires_grad_(), duals.to(device).requires_grad_()
 
 
 def peak_in_new_process(num_candidates: int, batch: int) -> float:
-    """MiB that one gradient adds to the peak of a process that has done nothing else."""
+    """Return the MiB that one gradient adds to the peak of a process that has done nothing else."""
     command = [sys.executable, "-m", "simulator.paper.gradient_memory", str(num_candidates), str(batch)]
     return float(subprocess.check_output(command))
 
 
 def peak_growth(num_candidates: int, batch: int, device: torch.device) -> float:
-    """MiB that one gradient of the loss adds to this process's peak (on CUDA: to the allocated memory)."""
+    """Return the MiB that one gradient of the loss adds to this process's peak (on CUDA: to the allocated memory)."""
     generator = torch.Generator().manual_seed(0)
     model = relu_mlp(WIDTH, generator).to(device)
     state = model.state_dict()
@@ -59,7 +59,7 @@ def peak_growth(num_candidates: int, batch: int, device: torch.device) -> float:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory that this process ever held; on CUDA, that was allocated there since the last reset."""
+    """Return the most memory that this process ever held; on CUDA, that was allocated since the last reset."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     if STATUS.exists():  # on Linux, rusage hands the peak of the parent down to its children

@@ -24,7 +24,7 @@ from simulator.scenario.scenario import Cell
 
 
 def readable_log(axis: plt.Axes) -> None:
-    """A logarithmic x axis with plain numbers at powers of ten and, over two decades or less, at 2 and 5 of each."""
+    """Make the x axis logarithmic, with plain numbers at powers of ten and, over two decades or less, at 2 and 5."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 100 * low else (1.0,)))
@@ -33,8 +33,8 @@ def readable_log(axis: plt.Axes) -> None:
 
 
 def draw_curves(frame: pd.DataFrame, hue: str, rows: Sequence[str]) -> plt.Figure:
-    """Reconstruction curves, a panel for each number of images, mean over seeds, a colour for each value of `hue`;
-    those of the floors in grey, public images dashed and their mean dotted.
+    """Draw reconstruction curves: a panel for each number of images, means over seeds, a colour for each value of
+    `hue`. Those of the floors are grey, of public images dashed and of their mean dotted.
 
     rows: every combination of these settings has a row of panels.
     """
@@ -58,7 +58,7 @@ def draw_curves(frame: pd.DataFrame, hue: str, rows: Sequence[str]) -> plt.Figur
 def draw_scatter(
     frame: pd.DataFrame, x: str, y: str, *, style: str, size: str | None = "num_private", log_x: bool = True
 ) -> plt.Figure:
-    """A scatter plot of two columns, coloured by width; style and size are columns too."""
+    """Draw a scatter plot of two columns, coloured by width. style, size: columns too."""
     themed()
     figure, axis = plt.subplots(figsize=(6, 4.2))
     sns.scatterplot(frame, x=x, y=y, hue="width", size=size, style=style, palette="viridis", sizes=(25, 120), ax=axis)
@@ -71,7 +71,7 @@ def draw_scatter(
 def draw_lines(
     frame: pd.DataFrame, x: str, y: str, hue: str, *, log_x: bool = False, log_y: bool = False, **options: Any
 ) -> plt.Figure:
-    """Means over seeds with their range against a setting, a colour for each value of `hue`.
+    """Draw means over seeds, with their range, against a setting, a colour for each value of `hue`.
 
     options: more of seaborn.relplot, such as `col`, the setting that has a panel for each value.
     """
@@ -92,8 +92,7 @@ SCORES = (
 
 
 def settings_of(cell: Cell) -> dict[str, object]:
-    """What figures are drawn against, by the names of their columns; width and multiplier are 0 where a network has
-    none."""
+    """Return what figures are drawn against, by column. width and multiplier are 0 for a network without them."""
     scenario = cell.scenario
     options = option_values(scenario.model)
     return {
@@ -110,7 +109,7 @@ def settings_of(cell: Cell) -> dict[str, object]:
 
 
 def score_table(record: Run) -> pd.DataFrame:
-    """The leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
+    """Return the leakage table with the settings of each cell, how its training ended (`steps`, `train_loss`), and
     `floor_l2_mean` as of `floors`."""
     settings = pd.DataFrame([settings_of(cell) for cell in record.cells.values()]).drop(columns=["num_private", "seed"])
     trained = record.clients.assign(train_loss=record.clients.last_loss)[["cell", "steps", "train_loss"]]
@@ -119,25 +118,25 @@ def score_table(record: Run) -> pd.DataFrame:
 
 
 def floors(record: Run) -> pd.DataFrame:
-    """cell, attack, floor_l2_mean: the better of two floors, as many public images as were returned and
-    the mean public image, which is the nearer where there are few images."""
+    """Return cell, attack and floor_l2_mean: the lower of two floors, as many public images as were returned and the
+    mean public image, which is the nearer one if there are few images."""
     means = record.samples.groupby(["cell", "attack"])[["floor_l2", "mean_image_l2"]].mean()
     return means.min(axis=1).rename("floor_l2_mean").reset_index()
 
 
 def floor_of(private: Tensor, public: Tensor, count: int) -> float:
-    """The floor outside a run: mean L2 to `count` of the public images or to their mean, whichever is
+    """Compute the floor outside of a run: mean L2 to `count` of the public images or to their mean, whichever is
     nearer. private, public: (N, C, H, W)."""
     drawn, _ = matched_l2(private, public[:count])
     return min(float(drawn.mean()), float(distances(private, public.mean(0, keepdim=True)).mean()))
 
 
 def image_table(record: Run, extra: Sequence[str] = ()) -> pd.DataFrame:
-    """Reconstruction curves: for each network and attack, images by `rank` from 1, closest first, with `l2`, and, each
-    sorted by itself, those of two floors: `floor_l2` of as many public images, `mean_image_l2` of their mean.
+    """Return reconstruction curves: for each network and attack, images by `rank` from 1, closest first, with `l2`,
+    and, each sorted by itself, those of two floors: `floor_l2` of as many public images, `mean_image_l2` of their mean.
 
-    extra: columns of the score table to add. What is said of a network as a whole, `SCORES`, stands beside its closest
-    image alone, where `networks` finds it.
+    extra: columns of the score table to add. `SCORES`, which are of a network as a whole, stand in the row of rank 1
+    alone, where `networks` finds them.
     """
     keys, scales = ["cell", "attack"], ["l2", "floor_l2", "mean_image_l2"]
     samples = record.samples.sort_values([*keys, "l2"])
@@ -152,7 +151,7 @@ def image_table(record: Run, extra: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def networks(data: pd.DataFrame) -> pd.DataFrame:
-    """A row per network and attack, with its `SCORES`. data: as of `image_table`."""
+    """Return a row per network and attack, with its `SCORES`. data: as of `image_table`."""
     return data[data["rank"] == 1]
 
 
@@ -164,21 +163,21 @@ def spearman(frame: pd.DataFrame, first: str, second: str) -> float:
 
 
 def spearman_within(frame: pd.DataFrame, first: str, second: str, groups: list[str]) -> float:
-    """Mean over groups of the rank correlation within each: everything else stays the same."""
+    """Return the mean over groups of the rank correlation within each: everything else stays the same there."""
     each = [spearman(group, first, second) for _, group in frame.groupby(groups)]
     return round(float(pd.Series(each).mean()), 9)
 
 
 def falling(frame: pd.DataFrame, setting: str, value: str, groups: list[str]) -> Signs:
-    """Of all steps from one value of a setting to the next, all others equal, those in which `value` falls."""
+    """Count the steps from one value of a setting to the next, all others equal, in which `value` falls."""
     changes = frame.sort_values(setting).groupby(groups)[value].diff().dropna()
     return Signs.of(changes < 0)
 
 
 def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: str, pair: list[str]) -> pd.DataFrame:
-    """One row per pair of cells that differ in `key` alone: columns `better` and `worse` hold their `value`.
+    """Return a row per pair of cells that differ in `key` alone: columns `better` and `worse` hold their `value`.
 
-    Raises InputError where --set left one of the two out.
+    Raises InputError if --set left one of the two out.
     """
     table = frame.pivot_table(value, pair, key)
     for missing in {better, worse} - set(table.columns):
@@ -187,7 +186,7 @@ def paired(frame: pd.DataFrame, key: str, better: object, worse: object, value: 
 
 
 def binary_task(scores: pd.DataFrame) -> str:
-    """The task of two groups beside which all classes are measured."""
+    """Return the task of two groups that all classes are compared with."""
     found = [task for task in scores.task.unique() if task != "classes"]
     if not found:
         raise InputError("this experiment compares all classes with two groups: --set left data.task with one value")

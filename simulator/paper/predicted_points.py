@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import Observation
+from attacks.interface.observation import Observation, trained_names
 from attacks.interface.torch_tools import choose_device, torch_generator
 from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.ntk.attack import NTKAttack
@@ -40,7 +40,7 @@ class RkipSettings(Section):
 
 
 def cost_of_rkip(run: ExperimentRun, settings: RkipSettings) -> float:
-    """Seconds, from few images and the smallest set; kernels grow with the images squared."""
+    """Return the seconds, from few images and the smallest set: kernels grow with the square of the images."""
     cell, least = run.cells[0], min(settings.distilled)
     private = num_private(cell)
     few = min(TIMED_IMAGES, private)
@@ -50,7 +50,7 @@ def cost_of_rkip(run: ExperimentRun, settings: RkipSettings) -> float:
 
 
 def rkip_statistics(data: pd.DataFrame) -> Statistics:
-    """How far each form of the RKIP loss is from the reconstruction loss. data: rows as of `loss_table`."""
+    """Compute how far each form of the RKIP loss is from the reconstruction loss. data: rows as of `loss_table`."""
     return {
         "residual_error": data.rkip_residual_error.max(),
         "class_error": data.rkip_class_error.max(),
@@ -61,7 +61,7 @@ def rkip_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def draw_losses(data: pd.DataFrame) -> plt.Figure:
-    """Every form of the loss by the number of distilled images."""
+    """Draw every form of the loss against the number of distilled images."""
     long = data.melt(["distilled", "initial_output_0"], ["reconstruction", "rkip_residual", "rkip_label"], "loss")
     return draw_lines(long, "distilled", "value", "loss", col="initial_output_0", log_x=True)
 
@@ -70,7 +70,7 @@ def draw_losses(data: pd.DataFrame) -> plt.Figure:
     "theorem2", "the RKIP loss is the reconstruction loss", rkip_statistics, draw_losses, RkipSettings, cost_of_rkip
 )
 def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
-    """A row for each size of S, with outputs at initialization as they are or 0: `both_losses` and, as `_error`,
+    """Return a row for each size of S, with outputs at initialization as they are or 0: `both_losses` and, as `_error`,
     the relative distance of each from the reconstruction loss."""
     owner, rows = Owner.of(cell.scenario).on(choose_device("auto")), []
     model = owner.network("theorem2").double()
@@ -90,14 +90,14 @@ def loss_table(cell: Cell, settings: RkipSettings) -> pd.DataFrame:
 
 
 def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) -> dict[str, float]:
-    """The reconstruction loss in parameters, and RKIP in kernels: of residuals, of labels, and of residuals by
+    """Return the reconstruction loss in parameters, and RKIP in kernels: of residuals, of labels, and of residuals by
     the class `RKIP`. Δθ and the duals of S are those of kernel regression at θ₀."""
     state = model.state_dict()
     private, targets, kernel = owner.images.double(), owner.targets.double(), partial(empirical_ntk, model, state)
     with torch.no_grad():
         residual, wanted = targets - model(private), labels - model(images)
     of_private, cross, of_images = kernel(private), kernel(private, images), kernel(images)
-    trained = {name: state[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {name: state[name] for name in trained_names(model)}
     objective = make_objective(model, owner.data.shape, trained, [state])
     delta = objective.gradient_sum(private, kernel_duals(of_private, residual)[None], None)
     objective, duals = make_objective(model, owner.data.shape, delta, [state]), kernel_duals(of_images, wanted)
@@ -110,7 +110,7 @@ def both_losses(model: nn.Module, owner: Owner, images: Tensor, labels: Tensor) 
 
 
 def rkip(private: Tensor, cross: Tensor, distilled: Tensor, targets: Tensor, labels: Tensor) -> float:
-    """‖y_T − K_TS α_S‖² in the norm of K_TT⁻¹, plus α_Sᵀ (K_SS − K_ST K_TT⁻¹ K_TS) α_S (theorem 2).
+    """Return ‖y_T − K_TS α_S‖² in the norm of K_TT⁻¹, plus α_Sᵀ (K_SS − K_ST K_TT⁻¹ K_TS) α_S (theorem 2).
 
     private: K_TT, (N, N). cross: K_TS, (N, M). distilled: K_SS, (M, M). targets: y_T, (N, K). labels: y_S, (M, K).
     """
@@ -148,15 +148,15 @@ class PredictedSettings(Section):
 
 
 def cost(run: ExperimentRun, settings: PredictedSettings) -> float:
-    """Seconds: an attack per point and gap; training is in closed form."""
+    """Return the seconds of an attack per point and gap; training is in closed form."""
     attack = partial(one_point, run.cells[0], 0, settings.gaps[0])
     step = seconds_per_step(lambda steps: attack(settings.model_copy(update={"iterations": steps})))
     return len(run.cells) * settings.points * len(settings.gaps) * step * settings.iterations
 
 
 def gap_statistics(data: pd.DataFrame) -> Statistics:
-    """The dual and the error of the point, by how far its label lies from what the others predict. data: rows as of
-    `one_point`."""
+    """Compute the dual and the error of the point, by how far its label lies from what the others predict. data: rows
+    as of `one_point`."""
     at_0, most = data[data.gap == 0], data.gap.max()
     others = data.others_dual.mean()
     return {
@@ -176,7 +176,7 @@ def gap_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -> dict[str, float]:
-    """Linearized training with one label moved, in closed form, and the attack on its update."""
+    """Train, linearized and in closed form, with the label of one point moved, and attack the update."""
     owner = Owner.of(cell.scenario).on(choose_device("auto"))
     model = owner.network("appendix_c").double()
     state = deepcopy(model.state_dict())
@@ -212,10 +212,10 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
 
 
 def leave_one_out(kernel: Tensor, residual: Tensor, rest: Tensor) -> tuple[float, float]:
-    """(what training on the rest R adds to the prediction of the point p left out, p's conditional variance).
+    """Return (what training on the rest R adds to the prediction of the point p left out, p's conditional variance).
 
-    K_pR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_pp − K_pR K_RR⁻¹ K_Rp, for one output. residual: (N,), y − f_θ₀. rest: (N,),
-    false at the point alone.
+    They are K_pR K_RR⁻¹ (y_R − f_θ₀(X_R)) and K_pp − K_pR K_RR⁻¹ K_Rp, for one output. residual: (N,), y − f_θ₀. rest:
+    (N,), false at the point alone.
     """
     across = kernel[rest][:, ~rest][:, 0]
     weights = torch.linalg.solve(kernel[rest][:, rest], across)
@@ -223,7 +223,7 @@ def leave_one_out(kernel: Tensor, residual: Tensor, rest: Tensor) -> tuple[float
 
 
 def draw_gaps(data: pd.DataFrame) -> plt.Figure:
-    """Distances of the point and of the others by the gap of its label."""
+    """Draw the distances of the point and of the others against the gap of its label."""
     long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
     return draw_lines(long, "gap", "distance", "image")
 

@@ -59,7 +59,7 @@ class Made:
 
     @classmethod
     def read(cls, folder: Path) -> "Made":
-        """InputError where experiment.json says something else, such as what an earlier version wrote."""
+        """Read experiment.json. Raise InputError if it says something else, as one of an earlier version does."""
         try:
             return cls(**json.loads((folder / MADE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -78,7 +78,7 @@ def read_data(folder: Path) -> pd.DataFrame:
 
 
 def decide(folder: Path) -> list[Claim]:
-    """The claims of an experiment, judged by its data.csv."""
+    """Judge the claims of an experiment by its data.csv."""
     made, data = Made.read(folder), read_data(folder)
     experiment = get_experiment(made.experiment)
     statistics = {"seeds": seeds_in_words(data), **experiment.statistics(data)}
@@ -101,17 +101,17 @@ def draw_figure(folder: Path, resolution: int) -> None:
 
 
 def seeds_in_words(data: pd.DataFrame) -> str:
-    """ "3 seeds"; empty where nothing was drawn by a seed."""
+    """Return the number of seeds, as "3 seeds"; "" if nothing was drawn by a seed."""
     count = data.seed.nunique() if "seed" in data else 0
     return f"{count} seed{'s' * (count > 1)}" if count else ""
 
 
 def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[Claim]], RunError | None]:
-    """(the claims of every recorded experiment as its data decide them, an error that names those recorded otherwise).
+    """Judge every recorded experiment by its data, and write the page, FOLDER/../../paper.md for FOLDER =
+    docs/records/paper. Return (the claims, an error that names those recorded otherwise). A folder without claims.json
+    or without its figure is given it.
 
-    Writes the page, FOLDER/../../paper.md for FOLDER = docs/records/paper. A folder without claims.json or without its
-    figure is given it.
-    names: of experiments, in the order of the page. InputError where the folder holds none, or something else.
+    names: of experiments, in the order of the page. Raise InputError if the folder holds no record, or something else.
     """
     kept = [get_experiment(path.name).name for path in records.iterdir()] if records.is_dir() else []
     recorded = [name for name in names if name in kept]
@@ -134,7 +134,7 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
 
 
 def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> str:
-    """The page as Markdown: a row for each claim, the figures, and what has no record yet."""
+    """Make the page in Markdown: a row for each claim, the figures, and what has no record yet."""
     rows = [COLUMNS, ["---"] * len(COLUMNS)]
     commands = []
     for name, found in claims.items():
@@ -162,7 +162,7 @@ def page_row(name: str, claim: Claim, size: str) -> list[str]:
 
 
 def size_of(data: pd.DataFrame) -> str:
-    """ "20 to 160 images, width 256 to 512" """
+    """Return the size of an experiment, as "20 to 160 images, width 256 to 512"."""
     words = []
     for column, name in SIZES.items():
         values = data[column].dropna() if column in data else pd.Series(dtype=float)
@@ -173,11 +173,11 @@ def size_of(data: pd.DataFrame) -> str:
 
 
 def titles() -> dict[str, str]:
-    """Of every experiment by name, in the order of the paper."""
+    """Return the title of every experiment by name, in the order of the paper."""
     return {name: EXPERIMENTS[name].title for name in sorted(EXPERIMENTS, key=natural)}
 
 
 def natural(name: str) -> tuple[bool, str, int]:
-    """A key to sort names by: figure2 before figure10, figures before all others."""
+    """Return a key to sort names by: figure2 before figure10, figures before all others."""
     digits = "".join(filter(str.isdigit, name))
     return (not name.startswith("figure"), name.rstrip("0123456789"), int(digits or 0))

@@ -48,16 +48,16 @@ class Embedding:
         return (self.duals * (self.kernel(self.images) @ self.duals)).sum()
 
     def discrepancy(self, images: Tensor) -> Tensor:
-        """The squared MMD to the nearest signed measure on `images` (M, C, H, W): its best duals are K⁻¹ K_ST α_T.
+        """Return the squared MMD to the nearest signed measure on images (M, C, H, W): its duals are K⁻¹ K_ST α_T.
 
-        A scalar, differentiable in the images (Loo et al. 2024, proof of theorem 1).
+        It is a scalar, differentiable in the images (Loo et al. 2024, proof of theorem 1).
         """
         cross = self.kernel(images, self.images) @ self.duals
         return self.squared_norm() - (cross * kernel_duals(self.kernel(images), cross, RIDGE)).sum()
 
 
 def cost(run: ExperimentRun, settings: SphereSettings) -> float:
-    """From the largest data set: kernels grow with the square of the images."""
+    """Return the seconds, from the largest data set: kernels grow with the square of the images."""
     largest = max(run.cells, key=num_private)
     target, generator = on_sphere_target(Owner.of(largest.scenario)), torch.Generator()
     step = seconds_per_step(lambda n: minimize(target, settings.model_copy(update={"iterations": n}), generator))
@@ -66,7 +66,7 @@ def cost(run: ExperimentRun, settings: SphereSettings) -> float:
 
 
 def recovery_statistics(data: pd.DataFrame) -> Statistics:
-    """Where minimization ends, and how far the images then lie from the private ones. data: traces of `minimize`."""
+    """Tell where minimization ends, and how far images then lie from private ones. data: traces of `minimize`."""
     last = data.groupby(["num_private", "seed"]).last()
     reached = last[last.mmd <= REACHED]
     return {
@@ -81,12 +81,12 @@ def recovery_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def on_sphere(images: Tensor) -> Tensor:
-    """(N, C, H, W) with norm 1 each."""
+    """Scale images (N, C, H, W) to norm 1 each."""
     return images / images.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
 
 
 def on_sphere_target(owner: Owner) -> Embedding:
-    """α = K⁻¹ y for the owner's images, scaled to norm 1; NTK parameterization with biases, universal on the sphere."""
+    """Return α = K⁻¹ y for the owner's images at norm 1; NTK parameterization with biases, universal on the sphere."""
     owner = owner.on(choose_device("auto"))
     images = on_sphere(owner.images.double())
     kernel = InfiniteNTK(option_values(owner.scenario.model)["depth"], parameterization="ntk")
@@ -94,7 +94,7 @@ def on_sphere_target(owner: Owner) -> Embedding:
 
 
 def minimize(target: Embedding, settings: SphereSettings, generator: torch.Generator) -> tuple[pd.DataFrame, Tensor]:
-    """(MMD² relative to the target's norm and distances as they fall, the images found), by Adam on the sphere."""
+    """Minimize by Adam on the sphere. Return (MMD² over the target's norm and distances as they fall, the images)."""
     count = max(1, round(settings.candidates * len(target.images)))
     shape = (count, *target.images.shape[1:])
     points = torch.randn(shape, generator=generator, dtype=torch.float64).to(target.images.device).requires_grad_()
@@ -117,7 +117,7 @@ def minimize(target: Embedding, settings: SphereSettings, generator: torch.Gener
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
-    """MMD² and distances as they fall, a panel for each number of images."""
+    """Draw MMD² and distances as they fall, a panel for each number of images."""
     melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
     return draw_lines(melted, "iteration", "value", "measure", col="num_private", log_y=True)
 

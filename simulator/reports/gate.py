@@ -13,14 +13,12 @@ import pandas as pd
 
 from attacks.interface.errors import InputError, nearest
 from simulator.errors import RunError
-from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import owner
 from simulator.results.schema import BEYOND, CLASSES, FLOOR, LEAKAGE, MEMBERSHIP, NULL, SCORES
 from simulator.rundir.exposure_rows import about_private, are_candidates
 
 PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by
 NEED_TRUTH = (SCORES, FLOOR, CLASSES, BEYOND, NULL, MEMBERSHIP)  # but for `num_held`, which the attack knows
-COLUMNS = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
 NAMED = 20  # rows in the message
 
 
@@ -45,8 +43,8 @@ class Limit:
         where, _, column = name.rpartition(":")
         if not equals or not column:
             raise InputError(f"--fail-above {text!r}: write COLUMN=VALUE, as leakage=0.2 or server:leakage=0.2")
-        if column not in COLUMNS:
-            hint = nearest(column, COLUMNS).partition(" (known")[0]
+        if column not in LEAKAGE.numeric:
+            hint = nearest(column, LEAKAGE.numeric).partition(" (known")[0]
             raise InputError(f"--fail-above {text!r}: no numeric column {column!r} in docs/reference/tables.md{hint}")
         try:
             most = float(value)

@@ -27,7 +27,7 @@ SAMPLES = 100_000
 
 
 def gaussian_bound(prior: float, shift: float) -> float:
-    """B_κ of N(μ, 1) against N(0, 1): Φ(Φ⁻¹(κ) + μ) (their section 3; full batches, T steps: μ = √T / σ).
+    """Return B_κ of N(μ, 1) against N(0, 1): Φ(Φ⁻¹(κ) + μ) (their section 3; full batches, T steps: μ = √T / σ).
 
     prior: κ in (0, 1). shift: μ, the most that the image moves what is released, in standard deviations of the noise.
     """
@@ -58,15 +58,15 @@ def sampled_bound(prior: float, noise: float, rate: float, steps: int) -> float:
 
 
 def _log_ratio(drawn: np.ndarray, noise: float, rate: float) -> np.ndarray:
-    """log((1 − q) + q exp((2 w − 1) / 2σ²)) of every w."""
+    """Return log((1 − q) + q exp((2 w − 1) / 2σ²)) of every w."""
     return np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * drawn - 1) / (2 * noise**2))
 
 
 def uninformed_success(images: np.ndarray, radius: float) -> float:
-    """κ: the largest share of public images within `radius` of one of them, which is itself among them.
+    """Return κ: the largest share of public images within `radius` of one of them, which is itself among them.
 
-    images: (P, C, H, W) in [0, 1], a sample of the prior. radius: L2 distance that counts as a success. At least 1 / P:
-    a sample of P images tells no smaller chance, so that the bounds are not flattered.
+    images: (P, C, H, W) in [0, 1], a sample of the prior. radius: L2 distance that counts as a success. κ is at least 1
+    / P: a sample of P images tells no smaller chance, so that the bounds are not flattered.
     """
     flat = images.reshape(len(images), -1).astype(np.float64)
     squares = (flat**2).sum(1)

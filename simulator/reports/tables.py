@@ -1,4 +1,4 @@
-"""Tables for people: one `Grid` of cells for a terminal, where every cell is whole, and for a page.
+"""Make tables of texts (`Grid`), for a terminal, which cuts no cell off, and for a page.
 
 A page has tables of its own: every row of the leakage table, the worst attack of each threat model, and utility.
 """
@@ -23,7 +23,7 @@ from simulator.scenario.sweep import short_keys
 
 NUMERIC = (INTEGER, COUNT, NUMBER)
 FOLDED = 8  # letters that a column of text has at least
-CLOSER = 10  # `spare` of a column, from which on it is left out after columns stand closer
+CLOSER = 10  # columns whose `spare` is less are left out before columns stand closer, the others after
 SETTING = "setting"
 NOTHING = ("", NONE)  # what tells a reader of a page nothing
 FLOOR = (
@@ -65,12 +65,12 @@ class Grid:
     note: str = ""
 
     def cells(self) -> dict[str, list[str]]:
-        """The cells of each column, by its heading."""
+        """Return the cells of each column, by its heading."""
         return {column.name: [row[i] for row in self.rows] for i, column in enumerate(self.columns)}
 
 
 def grid(title: str, cells: dict[Heading, list[str]], note: str = "", empty: Collection[str] = ("",)) -> Grid:
-    """Make a table of columns, without those that have an `empty` text in every row."""
+    """Make a table of columns; leave out those in which every text is one of `empty`."""
     used = {heading: texts for heading, texts in cells.items() if not set(texts) <= set(empty)}
     return Grid(title, tuple(used), tuple(zip(*used.values(), strict=True)), note)
 
@@ -95,8 +95,8 @@ def key_cells(frame: pd.DataFrame, swept: Iterable[str]) -> dict[Heading, list[s
 
 
 def worth_showing(frame: pd.DataFrame) -> list[Column]:
-    """Return the columns of the leakage table, without redundant ones: the attack if there is one alone, and counts
-    that are all as large as `recovered`."""
+    """Return the columns of the leakage table that tell something: not the attack if there is a single one, nor counts
+    that all equal `recovered`."""
     return [column for column in LEAKAGE.printed if column.name in frame and _differs(frame, column)]
 
 
@@ -110,7 +110,7 @@ def _differs(frame: pd.DataFrame, column: Column) -> bool:
 
 
 def in_letters(table: Grid, width: int) -> Table:
-    """Make a table of at most `width` letters: keys share one column, columns that tell less and do not fit go."""
+    """Make a table of at most `width` letters. Keys share a column; columns that tell least go if there is no room."""
     keys = [column.name for column in table.columns if column.key]
     cells = table.cells()
     columns = [column for column in table.columns if not column.key]
@@ -157,7 +157,7 @@ def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int)
 
 
 def legend(headings: Iterable[str], blind: bool = False) -> str:
-    """Explain the columns of a leakage table that need it. blind: whether the true images are unknown."""
+    """Explain the columns of a leakage table that have a legend. blind: whether the true images are unknown."""
     shown = set(headings)
     columns = [column for column in LEAKAGE.printed if column.legend and column.heading in shown]
     said = {column.name: f"{column.heading}: {column.legend}" for column in columns}
@@ -175,7 +175,7 @@ def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
 
 
 def untested(table: pd.DataFrame) -> list[str]:
-    """Return a line for the defenses on which the same attacks gave no result: their shares say little."""
+    """Return a line for each set of attacks without a result, with the defenses whose shares therefore say little."""
     rows = strongest(table).dropna(subset=["not_attacked_by"])
     return [
         f"not attacked by {missing}: {', '.join(own.defense + ' (' + own.threat_model + ')')}"
@@ -251,8 +251,8 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
 
 
 def _most(own: pd.DataFrame, name: str, worst: pd.Series) -> str:
-    """Return the largest value of a column, and whose it is where it is of another update than `worst`; of equals that
-    of `worst` itself."""
+    """Return the largest value of a column, and whose it is if it is of another update than `worst`. Of equal values
+    that of `worst` counts."""
     if own[name].isna().all():
         return ""
     most = own.loc[own[name].idxmax()]

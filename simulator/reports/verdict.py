@@ -1,8 +1,8 @@
-"""The verdict: the meaning of a leakage table, in sentences for somebody who has to decide, and its limits.
+"""State in sentences what a leakage table means, for somebody who has to decide, and what it does not mean.
 
-One list of statements serves the screen, the page and JSON. It needs the table alone. With the true images, it counts
-those that were recovered. Without them, as in an audit of somebody else's federation, it counts images that were found,
-and says how much of the update they explain.
+The screen, the page and JSON show the same statements, made from the table alone. With the true images, a verdict
+counts those that were recovered. Without them, as in an audit of somebody else's federation, it counts images that were
+found, and says how much of the update they explain.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ from simulator.reports.verdict_membership import (
     untold,
 )
 from simulator.reports.verdict_words import (
-    LOOSER,
     at_worst,
     classes_line,
     counted,
     features_line,
     guessed,
     listed,
-    numbered,
+    loosely_counted,
     percent,
     remedies,
+    rounds,
     said,
     sentence,
     told,
@@ -49,10 +49,10 @@ GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
 REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
-MOST = 6  # reasons of one kind
-MOST_SETTINGS = 6  # of a sweep that are named
-TELLS_CLASSES = 0.5  # of a guess's errors: what the update may leave of them to count as shown
-MOSTLY = 0.5  # of the images that are there up to brightness, as they are: fewer are a reason to doubt the mean
+MOST = 6  # reasons of one kind that are named
+MOST_SETTINGS = 6  # settings of a sweep that are named
+TELLS_CLASSES = 0.5  # counts of classes are shown if their error is at most this share of a guess's
+MOSTLY = 0.5  # of the images recovered up to brightness: if fewer are recovered as they are, the mean may be wrong
 
 Level = Literal["exposed", "partly exposed", "nothing shown", "no result"]
 Kind = Literal["stopped", "shown", "tried", "broke", "next", "caveats"]
@@ -143,7 +143,7 @@ def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
 
 
 def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
-    """Say what showed nothing: threat models, counts that chance explains, refusals, attacks out of time."""
+    """Name what showed nothing: threat models, counts that chance explains, refusals, attacks out of time."""
     lines = [*_viewers(good, lost=False), _settings(good)[1], *chance_lines(good), *_doubtful(good)]
     lines += [] if tells(tested) else membership_lines(tested)
     refused = rows[(rows.status == "failed") & _refused(rows)]
@@ -193,7 +193,7 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
 
 
 def _capacity(good: pd.DataFrame) -> str:
-    """Say where a client has more images than its update has room for, of those that miss room most."""
+    """Name the client that has most images beyond those that its update has room for; "" if none has."""
     rows = good[good.num_private > good.capacity]
     if rows.empty:
         return ""
@@ -206,7 +206,7 @@ def _capacity(good: pd.DataFrame) -> str:
 
 def _assumed(good: pd.DataFrame) -> list[str]:
     """Return the remarks of attacks and scores, without refusals."""
-    shown = untold(good)  # is a caveat of its own
+    shown = untold(good)  # it stands in the caveats by itself
     remarks = [(text, count) for text, count in said(good) if GAVE_UP not in text and text != shown]
     lines = [f"in {counted(count, 'row')}: {text}" for text, count in remarks[:MOST]]
     more = len(remarks) - MOST
@@ -214,8 +214,8 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 
 
 def _not_tried(rows: pd.DataFrame) -> list[str]:
-    """Name our attacks and threat models without a row, and attacks told the defense where there is one. An attack
-    under another label counts by the name in it."""
+    """Name our attacks and threat models without a row; and adaptive attacks, if there is a defense and none ran. An
+    attack under another label counts if its name is in the label."""
     labels = " ".join(map(str, rows.attack.unique()))
     ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
     attacks = [name for name in ours if name not in labels]
@@ -230,11 +230,11 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
 
 def _attacks(rows: pd.DataFrame) -> str:
     labels = [repr(label) for label in dict.fromkeys(rows.attack)]
-    return f"attack{'s' * (len(labels) > 1)} {listed(labels)}" if labels else ""
+    return f"attack{'s' * (len(labels) > 1)} {listed(labels)}"
 
 
 def _unknown(rows: pd.DataFrame) -> str:
-    """Say what is unknown because an exception left an attack without any result; "" for none."""
+    """Name the attacks that an exception left without any result; "" for none."""
     lost = _crashed(rows[~rows.attack.isin(rows.attack[rows.status == "ok"])])
     return f"Not known is what {_attacks(lost)} would show, which broke" if len(lost) else ""
 
@@ -273,15 +273,12 @@ def _images(row: pd.Series) -> str:
         of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f}{shows}"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
-    how = ""
-    if row.measure in LOOSER and row.best > row.recovered:
-        loosely, strictly = LOOSER[row.measure]
-        how = f", {loosely} ({row.recovered:.0f} {strictly})"
+    how = f",{loosely}" if (loosely := loosely_counted(row)) else ""
     return f"recovers {row.best:.0f} of {owners}{counted(row.num_private, 'private image')} {by}{how}"
 
 
 def _how_sure(row: pd.Series) -> str:
-    """Say how sure images are without the truth, by the attack's own test and by the share that they explain."""
+    """Say how likely images are right without the truth: by the attack's own test, and by the share they explain."""
     left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
     if row.num_vouched > 0 and row.sure:
         passed = "very likely right: they passed the attack's own test"
@@ -292,7 +289,7 @@ def _how_sure(row: pd.Series) -> str:
 
 
 def _doubtful(good: pd.DataFrame) -> list[str]:
-    """Name attacks with images that explain little, without the truth."""
+    """Name attacks whose images explain little of the update, if the truth is not known."""
     rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool) & ~good.attack.isin(BASELINES)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
@@ -306,17 +303,17 @@ def _rounds(worst: pd.Series, good: pd.DataFrame) -> str:
     same = (good.client == worst.client) & (good.threat_model == worst.threat_model)
     own = good[same & (good.setting == worst.setting)]
     attacked, lost = own["round"].nunique(), own[own.share > 0]["round"]
-    if worst.share == 0 or attacked < 2:
+    if attacked < 2:
         return ""
     return (
         f"{whose(worst.client)} {'lose' if worst.client == ALL else 'loses'} images to {viewer(worst.threat_model)} in "
-        f"{numbered(lost, 'round')}, of {attacked} rounds attacked"
+        f"{rounds(lost)}, of {attacked} rounds attacked"
     )
 
 
 def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
-    """Say for each threat model how many clients lose images, and the most of any. lost: whether for those threat
-    models that have images, or for the others."""
+    """Say for each threat model how many clients lose images, and the most that one loses. lost: whether about threat
+    models that get images, or about the others."""
     lines = []
     for threat_model, own in good.groupby("threat_model", sort=False):
         worst, clients = worst_of(own), own[own.client != ALL]
@@ -336,7 +333,7 @@ def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
 
 
 def _settings(good: pd.DataFrame) -> tuple[str, str]:
-    """Name of several defenses, or points of a sweep, (those that were broken, those that were not)."""
+    """Return two sentences on several defenses, or points of a sweep: (which were broken, which were not)."""
     several = good.defense.nunique() > 1
     shares = good.groupby(
         good.defense.replace("none", "no defense") if several else good.setting, sort=False

@@ -123,7 +123,7 @@ def _candidates(good: pd.DataFrame) -> str:
 
 
 def _told(row: pd.Series) -> str:
-    """22 of 100 candidates took part, at 1 false alarm in 100 (1 of them by chance)."""
+    """Say "22 of 100 candidates took part, at 1 false alarm in 100 (1 of them by chance)"."""
     return f"{row.membership_told:.0f} of {counted(row.membership_candidates, 'candidate')} took part, {_alarms(row)}"
 
 

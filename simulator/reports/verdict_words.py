@@ -56,7 +56,7 @@ def told(row: pd.Series) -> str:
 
 
 def told_briefly(row: pd.Series) -> str:
-    """As `told`, for the cell of a table."""
+    """Do as `told`, for the cell of a table."""
     return re.sub(r", which [^,]*", "", told(row)).removeprefix("told ")
 
 
@@ -73,17 +73,17 @@ def trainer(client: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """a; a and b; a, b and c."""
+    """List names as "a", "a and b" or "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def numbered(numbers: Iterable[int], noun: str) -> str:
-    """round 1; rounds 1–3 and 5."""
+def rounds(numbers: Iterable[int]) -> str:
+    """Name rounds as "round 1" or "rounds 1–3 and 5"."""
     ordered = sorted(set(numbers))
     by_run = groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])  # same if consecutive
     runs = ([number for _, number in run] for _, run in by_run)
     ends = (run if len(run) < 3 else [f"{run[0]}–{run[-1]}"] for run in runs)
-    return f"{noun}{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
+    return f"round{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
 
 
 def counted(count: float, noun: str) -> str:
@@ -173,10 +173,15 @@ def at_worst(row: pd.Series) -> str:
     number = row.num_private if row.scored else row.num_inferred
     count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
     count += " (a guess)" if not row.scored and guessed(row) and not pd.isna(number) else ""
-    if not row.scored or row.measure not in LOOSER or not row.best > row.recovered:
-        return count
+    return f"{count}{loosely_counted(row)}" if row.scored else count
+
+
+def loosely_counted(row: pd.Series) -> str:
+    """Say how the largest count of a row is looser than `recovered`, and how many that is; "" if it is not larger."""
+    if row.measure not in LOOSER or not row.best > row.recovered:
+        return ""
     how, strictly = LOOSER[row.measure]
-    return f"{count} {how} ({row.recovered:.0f} {strictly})"
+    return f" {how} ({row.recovered:.0f} {strictly})"
 
 
 def percent(share: float) -> str:

@@ -106,6 +106,7 @@ class Table:
         self.name = files.partition(".")[0]  # of its first file, without the ending
         self.columns = {column.name: column for column in columns}
         self.printed = [self.columns[name] for name in printed.split()]
+        self.numeric = [column.name for column in columns if column.dtype in (COUNT, NUMBER)]
 
     def check(self, names: Iterable[str], swept: Iterable[str] = ()) -> None:
         """Raise SchemaError if one of `names` is neither a column of this table nor a key that a sweep moves."""

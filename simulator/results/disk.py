@@ -18,10 +18,10 @@ from simulator.errors import DiskError, RunError, one_line
 
 
 def inside(folder: Path, path: Path) -> Path:
-    """Return the path of a file below `folder`, unchanged.
+    """Check that `path` is a file inside `folder`, or nothing yet, and return it.
 
-    Raise InputError if it leaves the folder, by its name or by a link, or if something is there that is no regular
-    file: /dev/zero has no end, and a pipe waits for somebody who writes.
+    Raise InputError if it leaves the folder, by its name or by a link, or if it is no regular file: /dev/zero has no
+    end, and a pipe waits for somebody who writes.
     """
     path = below(folder, path)
     if os.path.exists(path) and not os.path.isfile(path):
@@ -30,7 +30,7 @@ def inside(folder: Path, path: Path) -> Path:
 
 
 def below(folder: Path, path: Path) -> Path:
-    """Do as `inside`, for a file or a folder."""
+    """Check that `path` lies inside `folder`, whatever it is, and return it. Raise InputError if it does not."""
     try:
         leaves = ".." in path.relative_to(folder).parts
         leaves = leaves or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
@@ -45,7 +45,7 @@ LOCK = ".lock"
 
 
 def acquired(folder: Path, occupied: str) -> BaseFileLock:
-    """Acquire the lock of a folder until it is released; raise RunError(`occupied`) if another process holds it."""
+    """Acquire the lock of a folder and return it. Raise RunError(`occupied`) if another process holds it."""
     lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
     try:
         lock.acquire()
@@ -61,7 +61,7 @@ def is_occupied(folder: Path) -> bool:
             acquired(folder, "").release()
         except RunError:
             return True
-        except OSError:  # whoever writes there says why that is impossible
+        except OSError:  # the folder cannot be written: whoever tries to says why
             return False
     return False
 
@@ -72,7 +72,7 @@ LARGE = 2**20  # bytes of a file that is worth dropping from the page cache
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError inside into a DiskError about `path`, in one line: a full disk, a read-only folder."""
+    """Turn an OSError inside, as of a full disk or a read-only folder, into a DiskError of one line about `path`."""
     try:
         yield
     except OSError as error:
@@ -101,8 +101,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> str:
-    """Replace a file as `replacing` does; return the CRC-32 of its content, as eight hexadecimal digits: against
-    accidents, not against an enemy, who would forge it."""
+    """Replace a file as `replacing` does. Return the CRC-32 of its content, as eight hexadecimal digits; it guards
+    against accidents, not against an enemy, who could forge it."""
     with replacing(path) as partial:
         partial.write_bytes(content)
     return f"{zlib.crc32(content):08x}"
@@ -140,8 +140,8 @@ def contents_digest(path: Path) -> str:
 
 
 def is_changed(path: Path, expected: str) -> bool:
-    """Return whether a file was cut off or changed; False for a missing one: people delete checkpoints when they have
-    seen their tables."""
+    """Return whether a file was cut off or changed. False for a missing one: people delete checkpoints once they have
+    seen the tables."""
     try:
         return checksum_of(path) != expected
     except FileNotFoundError:
@@ -151,11 +151,11 @@ def is_changed(path: Path, expected: str) -> bool:
 
 
 def check_out(path: Path) -> None:
-    """Raise InputError if no folder can be at `path`. Make nothing: later checks may still find bad input."""
+    """Raise InputError if no folder can be made at `path`. Make none yet: later checks may still find bad input."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        pass  # one of its parents tells
+        pass  # the parents are looked at below
     except (OSError, ValueError) as error:  # too long, a circle of links, a zero byte
         raise InputError(
             f"{str(path)[:100]!r} is no path ({getattr(error, 'strerror', error)}): choose another --out"

@@ -65,10 +65,10 @@ def read_model(path: Path, model: type[Model]) -> Model:
 
 def save_state(path: Path, state: State, archive: bool = False) -> str:
     """Write a state dict as safetensors; return the checksum of the file. A reader finds the old file or the new one.
-    Raise DiskError if it cannot be written; nothing of it is left then.
+    Raise DiskError, and leave nothing of the new file, if it cannot be written.
 
-    archive: return "" instead of a checksum and drop the file from the page cache. `Record` then takes 2.4 % of the
-    processor time of a round; 5.3 % if only the checksum goes, 6.4 % if neither (tests/benchmarks/recording.py).
+    archive: skip the checksum (return "") and drop the file from the page cache. `Record` then takes 2.4 % of the
+    processor time of a round; 5.3 % if it only skips the checksum, 6.4 % with neither (tests/benchmarks/recording.py).
     """
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     with replacing(path) as partial:
@@ -98,8 +98,9 @@ def load_state(path: Path) -> State:
 
 
 def reconstruction_file(found: Reconstruction) -> bytes:
-    """Return an npz file. images: (M, C, H, W) pixels in [0, 1], best first; held: (H, C, H, W), candidates that the
-    attack held back; residual: (M,); if any, duals, features, groups (M,), equal for views of one image."""
+    """Return the content of an npz file. images: (M, C, H, W), pixels in [0, 1], best first; held: (H, C, H, W), those
+    that the attack held back; residual: (M,). If there are any: duals; features; groups: (M,), equal for views of one
+    image."""
     pixels, held = (images.numpy().astype(np.float32) for images in (found.pixels(), found.held_pixels()))
     arrays: dict[str, Any] = {"images": pixels, "held": held, "residual": found.residual.numpy()}
     more = {"duals": found.duals, "groups": found.groups, "features": found.features}

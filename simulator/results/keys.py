@@ -1,4 +1,4 @@
-"""Name an observation by its round, its client and its threat model; declare the fields of a recorded observation."""
+"""`ObservationKey` names an observation by round, client and threat model; `RecordedObservation` declares its file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ class ObservationKey:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "ObservationKey":
-        """Return the key of a row of a table."""
+        """Return the key of a row of a table, or of the fields of an observation."""
         return cls(int(row["round"]), int(row["client"]), row["threat_model"])
 
     @property
@@ -58,7 +58,7 @@ class RecordedObservation(BaseModel):
     """The clients whose images are the private set."""
 
     round_clients: tuple[int, ...]
-    """The clients among whose images a reconstruction has to single out its own."""
+    """The clients of the round: a reconstruction has to be nearer to its own image than to any of theirs."""
 
     pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
     """Names of the checkpoint files sent and returned, one pair for each round."""
@@ -70,10 +70,10 @@ class RecordedObservation(BaseModel):
     """Fields of `Knowledge` that an adaptive attacker is told of the defenses."""
 
     adversary: Adversary = "server"
-    """Whose eyes see it."""
+    """Who sees it: only a guarantee against this adversary counts."""
 
     guarantees: tuple[Guarantee, ...] = ()
-    """Of differential privacy, the worst of `clients`, whoever they hold against."""
+    """Of differential privacy: the largest ε among `clients`, for guarantees against any adversary."""
 
     @classmethod
     def of(

@@ -270,8 +270,11 @@ LEAKAGE = Table(
 
 
 def leakage(names: str) -> list[Column]:
-    """Columns that another table shares with the leakage table."""
+    """Return columns that another table shares with the leakage table."""
     return [LEAKAGE.columns[name] for name in names.split()]
+
+
+OF_GUARANTEE = leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees")
 
 
 SAMPLES = Table(
@@ -299,7 +302,7 @@ UTILITY = Table(
     Column("clients", INTEGER, "that replied", GLOBAL),
     Column("epsilon", NUMBER, "largest of all clients so far, of the first mechanism of the chain, whoever it holds "
            "against; empty where nobody took part", GLOBAL),
-    *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
+    *OF_GUARANTEE,
 )  # fmt: skip
 
 CLIENTS = Table(
@@ -319,7 +322,7 @@ CLIENTS = Table(
     Column("device", TEXT, "device that it trained on", REPLY),
     Column("epsilon", NUMBER, "spent so far, by the first mechanism of the chain", REPLY),
     Column("bytes", NUMBER, "bytes sent to the server", REPLY),
-    *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
+    *OF_GUARANTEE,
 )
 
 CANDIDATES = Table(
@@ -423,7 +426,7 @@ def benchmark() -> Table:
         *leakage("target"),
         Column("failures", INTEGER, "attacks that failed or ran out of time; they have no score", OVER_SEEDS),
         *leakage("floor_recovered_fraction floor_leakage mean_image_leakage distilled_l2_median"),
-        *leakage("delta privacy_unit privacy_against adjacency nominal_epsilon guarantees"),
+        *OF_GUARANTEE,
         *leakage("round"),
         *COMPARED,
         *(column for column in LEAKAGE.columns.values() if column.averaged),

@@ -21,7 +21,7 @@ from ray._private.node import Node
 
 from attacks.interface.plugins import VARIABLE
 from simulator.errors import InputError, one_line
-from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, room_on_gpus
+from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, resources_of_nodes, room_on_gpus
 from simulator.run.orphan_reaper import reap, reaped
 from simulator.scenario.sections import EngineConfig
 
@@ -180,7 +180,7 @@ def actors_that_fit(num_cpus: float, num_gpus: float) -> int:
             return min(room, int(there.get("GPU", 0) / num_gpus))
         return min(room, int(there.get("GPU", 0)) * int(1 / num_gpus + 1e-9)) if num_gpus else room
 
-    return sum(on(node["Resources"]) for node in ray.nodes() if node["Alive"])
+    return sum(map(on, resources_of_nodes()))
 
 
 def stop_ray() -> None:

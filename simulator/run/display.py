@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.progress import (
@@ -29,8 +28,8 @@ from simulator.errors import printable
 from simulator.results.keys import owner
 from simulator.terminal import Terminal, command_again, print_error
 
-QUIET = 30.0  # seconds between lines that say how far something is
-LINES = 20  # on finished attacks, about
+QUIET = 30.0  # seconds between two lines on progress
+LINES = 20  # on finished attacks, about so many in a run
 
 ShowProgress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -43,7 +42,7 @@ class PlainColumn(TextColumn):
         return Text(printable(self.text_format.format(task=task)))
 
 
-@contextmanager
+@contextlib.contextmanager
 def step_bar() -> Iterator[ShowProgress]:
     """Yield a function that shows a bar on stderr from its first call on. If stderr is no terminal, print a line at the
     start of each step and every half minute."""
@@ -79,15 +78,12 @@ def run_display() -> "Display":
 
 
 class Display:
-    """Shows nothing but notes without a console: for tests and for `flwr run`, whose output goes to a log. Subclasses
-    override what they show."""
-
-    console: Terminal | None = None
+    """Shows notes alone, and without a console prints them to stderr: for tests, and for `flwr run`, whose output goes
+    to a log. Subclasses show more."""
 
     def __init__(self, console: Terminal | None = None) -> None:
         self.console = console
-        self.reasons = set[str]()
-        """Kinds of reasons that have been shown in full."""
+        self.reasons = set[str]()  # kinds of reasons that have been shown in full
 
     def why(self, row: dict[str, Any]) -> str:
         """Return why an attack gave no result, in full the first time. row: of the leakage table."""
@@ -97,14 +93,14 @@ class Display:
         return "as before" if known else str(row["detail"])
 
     def note(self, line: str) -> None:
-        """Show a line that a user has to know, in a log too."""
+        """Show a line that a user has to know of, without a console on stderr."""
         if self.console is None:
             print_error(line)
         else:
             self.console.print(f"fedspill: {line}", soft_wrap=True)
 
     def price(self, lines: Callable[[], Iterable[str]]) -> None:
-        """Show what will be done and what that costs. lines: takes seconds."""
+        """Show what will be done and what that costs, on a console. lines: computes it, which takes seconds."""
         for line in lines() if self.console is not None else ():
             self.note(line)
 

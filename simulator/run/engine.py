@@ -24,7 +24,7 @@ from simulator.run.workers import KillingBackend, killing_backend
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:
-    """Run a plan to its end on Ray; raise RunError if it had to stop. Nothing is written before Ray is known to fit."""
+    """Run a plan to its end on Ray. Write nothing until Ray has room for it. Raise RunError if it has to stop."""
     server_app, display = ServerApp(), tracked(display, plan)
     caught: list[Exception] = []
     backends: list[KillingBackend] = []  # one, once it has started
@@ -55,7 +55,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         for line in stack.enter_context(claimed(plan, overwrite)):
             display.note(line)
         if not verbose:
-            stack.enter_context(told_to(plan.run_dir / "ray.log"))
+            stack.enter_context(printing_to(plan.run_dir / "ray.log"))
         try:
             backends = stack.enter_context(killing_backend(plan.clients))
             run_simulation(server_app, client_app, plan.clients, backend_config=resources)
@@ -67,8 +67,8 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
 
 
 @contextlib.contextmanager
-def told_to(path: Path) -> Iterator[None]:
-    """Print to this file, as far as the disk takes it: Ray prints the fate of every worker, ended on purpose or not."""
+def printing_to(path: Path) -> Iterator[None]:
+    """Send stdout to a file, as far as the disk takes it: Ray prints a line on every worker that ends."""
     log: TextIO = io.StringIO()
     with contextlib.suppress(OSError):
         log = path.open("a", encoding="utf-8")

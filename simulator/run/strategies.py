@@ -26,7 +26,7 @@ MINIMUMS = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
 
 
 def defended_strategy(scenario: Scenario) -> Strategy:
-    """Return the scenario's strategy inside the server's halves of its defenses."""
+    """Return the scenario's strategy, wrapped by what its defenses do on the server."""
     strategy = make_strategy(scenario.federation, scenario.federation.strategy)
     expected = scenario.federation.clients * scenario.federation.fraction
     sampled = max(1, int(expected))
@@ -54,10 +54,10 @@ def wrapped(strategy: Strategy, half: ServerHalf, sampled: int) -> Strategy:
 
 
 def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strategy:
-    """Make a strategy with its options; raise InputError for unknown names, and for options that it refuses.
+    """Make a strategy with its options. Raise InputError for an unknown name, and for options that it refuses.
 
-    A strategy that wraps another (the server-side DP strategies) takes it in its option `strategy`, by name or as
-    {name, options}; FedAvg where there is none.
+    A strategy that wraps another, as server-side DP does, names it in its option `strategy`: a name, or {name,
+    options}; by default FedAvg.
     """
     if config.name not in known_strategies():
         raise InputError(f"unknown federation.strategy {config.name!r}{nearest(config.name, known_strategies())}")
@@ -83,7 +83,7 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
             ) from None
     logger = logging.getLogger("flwr")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # that federated evaluation is off is our choice, not worth a warning
+    logger.setLevel(logging.ERROR)  # Flower warns that federated evaluation is off, which is our choice
     try:
         return strategy(**options)
     except (TypeError, ValueError) as error:

@@ -24,9 +24,9 @@ from simulator.run.client_actor import ClientActor
 from simulator.run.cluster import actors_that_fit
 
 START = 120.0  # seconds for a new worker to come up and import what clients need, on an idle machine
-UNKNOWN = 0  # Flower's code of an error outside of a ClientApp
+UNKNOWN = 0  # Flower's code for an error outside of a ClientApp
 DIED = "the client's process ended: killed, out of memory, or by its own exit"
-ATTEMPTS = 2  # a process may end for another reason than its client: a lost machine, the memory of others
+ATTEMPTS = 2  # the process may have ended for no fault of its client: a lost machine, the memory of others
 POLL = 0.05  # seconds between two looks at the pool
 
 
@@ -36,8 +36,8 @@ class NoWorker(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """A message that an actor works on. ready: a reference, fulfilled when the actor is up. seconds: processor seconds
-    that the client may take from then on, None for no limit."""
+    """A message that an actor works on. ready: a reference that is there when the actor is up. seconds: processor
+    seconds that the client may take from then on, None for no limit."""
 
     actor: Any
     ready: Any
@@ -45,11 +45,11 @@ class Work:
 
 
 class KillablePool(BasicActorPool):
-    """Flower's pool of actors, which can kill and replace busy ones.
+    """Flower's pool of actors, which can also kill and replace busy ones.
 
     Flower waits for an actor without limit: one client that hangs would block a worker in every later round, and keep
-    the simulation from ending. Here the time of a client starts when a worker takes it up. Then it ends by itself, or
-    its process does; a process that is stopped as a whole is killed.
+    the simulation from ending. Here a client's time starts when a worker takes it up. When it is over, the client or
+    its process ends itself; a process that is stopped as a whole is killed.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -91,7 +91,7 @@ class KillablePool(BasicActorPool):
         return reply, context
 
     def add_actor_back_to_pool(self, future: Any) -> None:
-        """Put the actor back, or a new one if it was killed. Do not replace one that never came up, except the last."""
+        """Put the actor back, or a new one if it was killed. Replace one that never came up only if it is the last."""
         actor = self.work.pop(future).actor
         with self.lock:
             if actor in self.lost and self.num_actors > 1:
@@ -105,7 +105,7 @@ class KillablePool(BasicActorPool):
             self._kill(work.actor)
 
     def _take(self) -> Any:
-        """Wait for a free actor and return it: with a lost one there are fewer than Flower knows."""
+        """Wait for a free actor and return it. Flower does not: it counts lost ones as free."""
         while True:
             with contextlib.suppress(IndexError):
                 return self.pool.pop()
@@ -137,7 +137,7 @@ class KillingBackend(raybackend.RayBackend):
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
         """Return the reply, or an error that says what became of the client."""
         died = missing = 0
-        while died < ATTEMPTS and missing <= self.num_workers:  # a missing worker is no attempt
+        while died < ATTEMPTS and missing <= self.num_workers:  # a worker that does not come up is no attempt
             try:
                 return super().process_message(message, context)
             except ray.exceptions.GetTimeoutError:

@@ -8,7 +8,6 @@ import pandas as pd
 from attacks.calibration import CHANCE
 from simulator.evaluation.truth import CANDIDATES
 from simulator.results.cells import likely_right
-from simulator.results.columns import COUNT, NUMBER
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 
@@ -45,8 +44,7 @@ def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
 def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     rows = leakage.reindex(columns=[*LEAKAGE.columns, *(name for name in leakage if name not in LEAKAGE.columns)])
     rows = rows.reset_index(drop=True)
-    numbers = [column.name for column in LEAKAGE.columns.values() if column.dtype in (COUNT, NUMBER)]
-    rows[numbers] = rows[numbers].apply(pd.to_numeric).astype("float64")
+    rows[LEAKAGE.numeric] = rows[LEAKAGE.numeric].apply(pd.to_numeric).astype("float64")
     rows["detail"] = rows.detail.astype("string")
     rows = rows.assign(scored=rows.recovered.notna(), setting=_setting(rows))
     explained = pd.DataFrame({name: _explained(rows, name) for name in MEASURES}, index=rows.index)
@@ -85,9 +83,10 @@ def worst_first(leakage: pd.DataFrame) -> pd.DataFrame:
 def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows of `exposure_rows`: those that expose most first, those without a result last.
 
-    They are sorted by share of images, then by features; of equals the one that needed less comes first: no defense,
-    where there are images one round rather than all, without the truth then how well they explain the update, a single
-    client, fewer grants, where there are images an earlier round; then by leakage, AUC and the earlier round.
+    They are sorted by share of images, then by features. Among equals, these come first, in this order: without the
+    truth, images that passed the attack's own test; more images recovered as they are; no defense; one round rather
+    than all, if there are images; without the truth, images that explain more of the update; a single client; fewer
+    grants; the earlier round, if there are images; then more leakage, a higher AUC and the earlier round.
     """
     exposed = rows.share > 0
     order = pd.DataFrame({

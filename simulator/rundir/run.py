@@ -35,7 +35,7 @@ from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import Dumped, Source, read_document
 
-MOST_LINES = 20  # of the table
+MOST_LINES = 20  # of the table in a notebook
 LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]
 LINE += ["leakage", "leakage_floor"]
 
@@ -64,7 +64,8 @@ def read_description(path: Path) -> dict:
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
-    """Make a property that reads a table, of an unfinished run from its journal. It raises InputError for nothing."""
+    """Make a property that reads a table, of an unfinished run from its journal. It raises InputError if there is none,
+    or if the table is damaged."""
 
     def read(run: "Run") -> pd.DataFrame:
         path = run.path / f"{table.name}.parquet"
@@ -113,7 +114,7 @@ class Run:
 
     @cached_property
     def stopped(self) -> str:
-        """A sentence on how much there is and how the run goes on; "" if it finished."""
+        """Say of an unfinished run how much of it there is and how it goes on; "" if it finished."""
         begun = {entry["cell"] for entry in self.journal.entries if "cell" in entry}
         jobs = self.description.get("jobs") if self.is_audit else None
         done, of = len(self.journal.done), jobs if isinstance(jobs, int) else 0
@@ -153,8 +154,8 @@ class Run:
         return int(self.description["audit"]["seed"]) if self.is_audit else self.cells[cell].scenario.seed
 
     def private_images(self, key: ObservationKey, cell: str = "") -> Tensor | None:
-        """Read the images (N, C, H, W) in [0, 1] that the column `image` of the samples counts; None if unknown. They
-        are for reports, not for attacks."""
+        """Read the images (N, C, H, W) in [0, 1], in the order of the column `image` of the samples; None if unknown.
+        They are for reports, not for attacks."""
         if not self.is_audit:
             clients = self.store(cell).recorded(key).clients
             return Truth.of(self.cells[cell].scenario, clients, clients).private
@@ -184,8 +185,8 @@ class Run:
     def observation(
         self, round: int, client: int = ALL, threat_model: str = "server", cell: str = ""
     ) -> tuple[Observation, Knowledge]:
-        """Load what the adversary saw and was granted. client: −1 for all of them. Raise InputError if a checkpoint is
-        not the one that the run wrote, as far as its journal tells."""
+        """Load what the adversary saw and was granted. client: −1 for all of them. Raise InputError if a checkpoint has
+        changed since the run wrote it, as far as the journal has its checksum."""
         key = ObservationKey(round, client, threat_model)
         store, written = self.store(cell), self.journal.files
         for name in {name for pair in store.recorded(key).pairs for name in pair}:
@@ -223,8 +224,8 @@ class Run:
         return images
 
     def show(self, most: int = 10, **where: int | str) -> Pictures:
-        """Return the pictures of the worst row, the best images first: a notebook shows them, `.save("FILE.png")` makes
-        a file. where: columns of the leakage table, as in `run.show(client=2, attack="span")`, default all rows. Raise
+        """Return pictures of the row that leaks most, its best images first. A notebook shows them; `.save("FILE.png")`
+        makes a file. where: values of columns, as in `run.show(client=2, attack="span")`; default: all rows. Raise
         InputError if none of these attacks came to an end.
         """
         rows = self.leakage[(self.leakage.status == "ok") & (self.leakage.target == "private")]
@@ -276,7 +277,7 @@ def load(path: str | Path) -> Run:
     return Run(path)
 
 
-VALUE = 64  # bytes of a value of a table in memory
+VALUE = 64  # bytes that a value of a table takes in memory
 NAMED = ("round", "client", "threat_model", "attack", "status")  # columns without missing values
 
 
@@ -309,7 +310,7 @@ def _check_values(values: pd.Series, column: Column) -> None:
 
 
 def _instead(path: Path) -> str:
-    """Say of a path that is no run directory what it is, and what to do."""
+    """Say what a path is that is no run directory, and what to do about it."""
     audit = path.with_name(f"{path.name}-audit")
     if not path.exists():
         return f"does not exist: {WRITTEN}"

@@ -37,7 +37,7 @@ class BenchmarkConfig(Section):
     profiles: dict[str, dict[str, Any]] = Field(default_factory=dict, description="name: overrides, benchmark too")
 
     def rows(self) -> list[Any]:
-        """The values of the sweep's axis `defenses`."""
+        """Return the values of the sweep's axis `defenses`."""
         rows: list[Any] = []
         for entry in self.defenses:  # a chain, or a row with settings
             single = isinstance(entry, str) or (isinstance(entry, dict) and "name" in entry)

@@ -205,13 +205,13 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
     base = read_yaml(path.parent / parent, (*ancestors, path))
     if not source.data.get("sweep", True):  # the axes of others are taken back
         base.data.pop("sweep", None)
-    _yield_profiles(base.data, source.data)
+    _drop_profile_keys(base.data, source.data)
     return Source(merge(base.data, source.data), {**base.lines, **source.lines})
 
 
-def _yield_profiles(base: dict[str, Any], own: dict[str, Any]) -> None:
-    """Leave out of the profiles of a benchmark what a file that extends it gives itself: a profile would replace it,
-    and no line would say so."""
+def _drop_profile_keys(base: dict[str, Any], own: dict[str, Any]) -> None:
+    """Remove from the profiles of the benchmark `base` the keys that `own`, which extends it, sets itself: a profile
+    would replace their values, and no line would say so."""
     section = base.get("benchmark")
     profiles = section.get("profiles") if isinstance(section, dict) else None
     if not isinstance(section, dict) or not isinstance(profiles, dict):

@@ -140,7 +140,7 @@ def private_images(record: Run, observation: Observation, cell: str) -> Tensor:
     """Read the private images behind an observation, in the model's input space, for the evaluator alone."""
     if cell not in record.cells:
         raise InputError("--evaluator reads a scenario's private images, an audit has none: give --images PATH")
-    key = ObservationKey(observation.round, observation.client, observation.threat_model)
+    key = ObservationKey.of(vars(observation))
     clients = record.store(cell).recorded(key).clients
     truth = Truth.of(record.cells[cell].scenario, clients, clients)
     return truth.normalization.inputs(truth.private)

@@ -81,7 +81,7 @@ def update_of_run(
     record: Run, cell: str, observation: Observation, granted: Knowledge, attack: str | AttackConfig
 ) -> Update:
     """Return an update that a run or an audit recorded. cell: of `record`, that the observation is of."""
-    key = ObservationKey(observation.round, observation.client, observation.threat_model)
+    key = ObservationKey.of(vars(observation))
     run, store = record.attack_run(attack, key, cell), record.store(cell)
 
     def describe(out: Path) -> tuple[Described, Source]:

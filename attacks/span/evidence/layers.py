@@ -22,9 +22,10 @@ NOTHING = "the update of one of the first two layers is zero: there is nothing t
 class FirstLayers:
     """The first two layers in every round of the federation, in float64.
 
-    initial, final: (R·W, in + 1), the first layer's [W | b], one round below the other; the images span the rows of
-    their difference. second: (R, out, W + 1), the change of the second layer's. warnings, facts: of what was undone.
-    norms: [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after; None where there is none.
+    initial, final: (R·W, in + 1), [W | b] of the first layer before and after training, the rounds stacked; the images
+    span the rows of their difference. second: (R, out, W + 1), the change of [W | b] of the second layer. warnings,
+    facts: on what was undone. norms: [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and
+    after; None without one.
     """
 
     initial: Tensor
@@ -36,7 +37,7 @@ class FirstLayers:
 
     @classmethod
     def of(cls, observation: Observation, network: FrontLayers, device: torch.device) -> "FirstLayers":
-        """Of rounds in which the first layer moved. Raises InputError where the second layer never did."""
+        """Read the layers in rounds that moved the first one. Raises InputError if none moved the second one."""
         starts, ends, seconds, kept = [], [], [], 1.0
         for pair in observation.pairs:
             start, end = (joined_layer(state, network, 0, device) for state in pair)
@@ -56,7 +57,7 @@ class FirstLayers:
         return layers if kept == 1 else layers.noting((shrunk,), {"decay_factor": kept})
 
     def noting(self, warnings: tuple[str, ...], facts: Facts) -> "FirstLayers":
-        """With further warnings and facts."""
+        """Return a copy with further warnings and facts."""
         return replace(self, warnings=(*self.warnings, *warnings), facts=self.facts | facts)
 
     @property
@@ -66,7 +67,8 @@ class FirstLayers:
 
     @property
     def fed(self) -> tuple[Tensor, Tensor]:
-        """[W | b] (R·W, in + 1) of what the activation is fed, before and after: with BatchNorm folded in."""
+        """[W | b] (R·W, in + 1) before and after training, with BatchNorm folded in: the activation's input is
+        W x + b."""
         if self.norms is None:
             return self.initial, self.final
         first, last = (
@@ -86,22 +88,18 @@ class FirstLayers:
         return len(self.second)
 
     def by_round(self, layer: Tensor) -> Tensor:
-        """(R, W, in + 1) of a first layer (R·W, in + 1)."""
+        """Split a first layer (R·W, in + 1) into its rounds, (R, W, in + 1)."""
         return layer.unflatten(0, (self.rounds, -1))
 
     def most_images(self) -> int:
-        """How many images the round shows that shows most of them."""
+        """The largest number of images that a single round shows."""
         return max(Spectrum.of(change).count() for change in self.by_round(self.change))
 
 
 def rounds_with_images(observation: Observation, network: FrontLayers) -> tuple[int, ...]:
-    """Indices of the pairs whose first layer moved; in the others no image left a trace. InputError where none did."""
-    first = (network.weights[0], network.biases[0] or "")
-    rounds = tuple(
-        i
-        for i, (initial, final) in enumerate(observation.pairs)
-        if any(not torch.equal(initial[name], final[name]) for name in first)
-    )
+    """Return the indices of the pairs whose first layer moved: in the others no image left a trace. Raises InputError
+    if no pair's first layer moved."""
+    rounds = observation.pairs_that_move((network.weights[0], network.biases[0] or ""))
     if not rounds:
         observation.without_zero_updates()  # raises an error of its own where no layer moved at all
         raise InputError(NOTHING)
@@ -109,8 +107,9 @@ def rounds_with_images(observation: Observation, network: FrontLayers) -> tuple[
 
 
 def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
-    """The rounds that test candidates, with the spectra of the second layer's updates (R, out, W + 1): those of rank
-    `count`, in which every image left a trace above the noise, or, where none has it, of the highest rank."""
+    """Choose the rounds that test candidates; return the spectrum of the second layer's update in each. Chosen are the
+    rounds of rank `count`, in which every image left a trace above the noise; if there are none, those of the highest
+    rank. updates: (R, out, W + 1)."""
     spectra = {r: Spectrum.of(update) for r, update in enumerate(updates) if update.any()}
     ranks = {r: spectrum.count() for r, spectrum in spectra.items()}
     enough = min(count, max(ranks.values()))
@@ -118,7 +117,8 @@ def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
 
 
 def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Whether the second layer's rows hold the features of `count` images at rest: rounding comes behind them."""
+    """Whether the features of `count` images did not move during training: `count` directions hold the second layer's
+    update, and only rounding lies behind them."""
     for one in spectra:
         if count >= len(one.values):
             return False
@@ -129,21 +129,22 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
 
 
 def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Whether a round of the second layer shows directions enough above rounding for every image to have its own:
-    fewer where images that activate the same units share a signal, as in a task of two classes."""
+    """Whether in some round the second layer's update has enough directions above rounding for each image to have its
+    own. It has fewer if images that activate the same units share a signal, as in a task of two classes."""
     last = math.ceil(EVIDENCE.directions_needed * count) - 1
     return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
 
 
 def joined_layer(state: State, network: FrontLayers, index: int, device: torch.device) -> Tensor:
-    """[W | b] (out, in + 1) of a layer, in float64."""
+    """Return [W | b] (out, in + 1) of a layer, in float64."""
     weight, bias = state[network.weights[index]], state[network.biases[index] or ""]
     return torch.cat([weight, bias[:, None]], 1).to(device, torch.float64)
 
 
 def normalized_by_batch(initial: State, final: State, network: FrontLayers) -> list[int]:
-    """Which of the first two layers BatchNorm followed that normalized a client's batches by their own statistics: its
-    running ones moved, or the layer's bias rests beside its weights, as a unit's signals then add up to zero."""
+    """Return which of the first two layers (0, 1) a BatchNorm in training mode follows, which normalizes a batch by its
+    own statistics. It shows in two ways: its running statistics moved, or the layer's bias hardly moved beside its
+    weights, as the signals of a unit then add up to zero."""
     found = []
     for layer, norm in enumerate(network.norms[:2]):
         weight, bias = network.weights[layer], network.biases[layer] or ""
@@ -156,21 +157,21 @@ def normalized_by_batch(initial: State, final: State, network: FrontLayers) -> l
 
 
 class NoBatchMean(Exception):
-    """Why the mean of a batch that BatchNorm normalized by its own statistics cannot be told, in words."""
+    """The mean of a batch that BatchNorm normalized by its own statistics cannot be computed; the text says why."""
 
 
 def with_batch_mean(initial: State, final: State, network: FrontLayers) -> tuple[State, State]:
-    """The parameters before and after training as a client leaves them whose BatchNorm is in evaluation mode, with the
-    statistics of its one batch.
+    """Return the parameters before and after training as if BatchNorm had been in evaluation mode, with the statistics
+    of the client's one batch.
 
-    BatchNorm in training mode makes the signals of a unit ahead of it add up to zero. The layer's update spans
-    differences of its inputs alone, Σ_i δ_i x_iᵀ = Σ_i δ_i (x_i − x̄)ᵀ, but the running mean tells the batch's,
+    BatchNorm in training mode makes the signals of a unit ahead of it add up to zero. So the layer's update spans only
+    differences of its inputs, Σ_i δ_i x_iᵀ = Σ_i δ_i (x_i − x̄)ᵀ. The running mean gives the mean of the batch,
 
         W x̄ + b = (running mean after − (1 − momentum) · running mean before) / momentum,
 
-    and more units than inputs tell x̄ by least squares, with an error bar. The update returned has a row along [x̄ | 1],
-    too, in a direction of units that no difference has. Raises NoBatchMean where there were several batches or none
-    is told, or x̄ is not determined.
+    and with more units than inputs, least squares gives x̄ and an error bar. The update returned has one more row,
+    along [x̄ | 1], in a direction of units that no difference has. Raises NoBatchMean if there were several batches, if
+    the running mean was not sent, or if x̄ is not determined.
     """
     initial, final, images = dict(initial), dict(final), 0
     for layer in normalized_by_batch(initial, final, network):
@@ -184,21 +185,21 @@ def with_batch_mean(initial: State, final: State, network: FrontLayers) -> tuple
         if rank == len(values):
             raise NoBatchMean(f"the update of layer {weight!r} has full rank")
         images = images or rank + 1
-        seen = signals[:, :rank]  # rounding decides further columns, so that they differ from run to run
+        seen = signals[:, :rank]  # the further columns are rounding and differ from run to run
         drawn = torch.randn(len(seen), generator=torch_generator(0, "batch mean"), dtype=seen.dtype).to(seen.device)
         unseen = drawn - seen @ (seen.T @ drawn)
         added = unseen / unseen.norm() * values[rank - 1] / (1 + center.square().sum()).sqrt()
         ends = moved + added[:, None] * center, initial[bias].double() + added
-        # as parameters are: float64 would differ from run to run in the last digits, by where arrays lie in memory
+        # in the parameters' own type: the last digits of float64 depend on where arrays lie in memory
         final[weight], final[bias] = (end.to(initial[weight].dtype) for end in ends)
-        biased = variance * (images - 1) / images  # the batch is divided by its own, the running one is the unbiased
+        biased = variance * (images - 1) / images  # BatchNorm divides by this one, and keeps the unbiased one
         for name, value in zip(norm.statistics, (mean, biased), strict=True):
             initial[name] = final[name] = value
     return initial, final
 
 
 def _batch_statistics(initial: State, final: State, norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """(mean, unbiased variance) of the one batch that moved the running ones, each (W,) in float64."""
+    """Return (mean, unbiased variance), each (W,) in float64, of the one batch that moved the running statistics."""
     counter = f"{norm.name}.num_batches_tracked"
     batches = int(final[counter] - initial[counter]) if counter in initial and counter in final else 0
     if batches != 1:
@@ -210,7 +211,8 @@ def _batch_statistics(initial: State, final: State, norm: BatchNorm) -> tuple[Te
 
 
 def _mean_input(weight: Tensor, outputs: Tensor, check: bool) -> Tensor:
-    """x̄ (in,) of W x̄ = outputs (W,) by least squares. check: whether an error would stay unseen otherwise."""
+    """Solve W x̄ = outputs (W,) for x̄ (in,) by least squares. check: whether to refuse an inexact x̄, as nothing that
+    follows would show its error."""
     units, inputs = weight.shape
     if units < inputs + check:
         raise NoBatchMean(f"{units} units do not tell the mean of a batch's {inputs} inputs")
@@ -224,7 +226,7 @@ def _mean_input(weight: Tensor, outputs: Tensor, check: bool) -> Tensor:
 
 
 def _norms(observation: Observation, network: FrontLayers, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """[scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after, round below round."""
+    """Return [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after, the rounds stacked."""
     norm = network.norms[0]
     if norm is None:
         return None

@@ -1,4 +1,4 @@
-"""What the updates of an MLP's first two layers show of the images: how many they are, and what can test them."""
+"""Read off the updates of an MLP's first two layers how many images there are, and what can test candidates."""
 
 import math
 from collections.abc import Iterable
@@ -27,11 +27,11 @@ class Regime(Enum):
     PLAIN = "plain"
     """A sum over few images, exact but for rounding."""
     CROWDED = "crowded"
-    """An exact sum over many images for the width of a ReLU layer: the search goes a way of its own."""
+    """An exact sum over many images for the width of a ReLU layer, which needs another search."""
     STILL = "still"
-    """Crowded, and the features did not move: N directions of the second layer hold them exactly."""
+    """Crowded, but features did not move during training: N directions of the second layer hold them exactly."""
     NOISY = "noisy"
-    """An error that rounding does not explain: it hides the zeros of duals and may leave N a guess."""
+    """A larger error than rounding: it hides the zeros of duals, and N may be a guess."""
     KNOWN_NOISE = "known noise"
     """Noise of a size that the attacker knows: it hides the zeros of duals."""
     COMPLETED = "completed"
@@ -85,7 +85,7 @@ class PixelEvidence:
     tests: round -> spectrum of the second layer's update, for the rounds that test candidates.
     directions: k, how many directions of each of these hold the images' features.
     outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer.
-    doubts: warnings on the number.
+    doubts: warnings that `count` is not the number that was expected.
     told: whether N as it is used was told, and so is no guess.
     """
 
@@ -127,12 +127,12 @@ class PixelEvidence:
 
     @property
     def path(self) -> tuple[float, ...]:
-        """Where features are tested on the way from the sent parameters (0) to the returned ones (1)."""
+        """Where features are tested, from the sent parameters (0) to the returned ones (1)."""
         return CROWDED.path if self.regime is Regime.CROWDED else CROWDED.path[:1]
 
     @property
     def leading_directions(self) -> int | None:
-        """How many directions hold nearly all of the second layer's updates; None where that takes all of them."""
+        """How many directions hold nearly all of the second layer's updates; None if it takes all of them."""
         few = math.ceil(SEARCH.leading_per_image * self.count)
         left = max(part.relative_residual(few) for part in self.tests.values())
         return few if few < self.directions and left < SEARCH.leading_misses else None
@@ -154,8 +154,9 @@ class PixelEvidence:
 
     @cached_property
     def has_left_out_entries(self) -> bool:
-        """Whether entries of the update were left out, so that any dual has zeros. Such an update has nearly as many
-        directions as pixels can have, where a sum over few images that are black in places has few."""
+        """Whether the client left entries of the update out, so that the duals of all points have zeros. Zeros alone do
+        not tell: images that are black in places make some too. But the sum over few such images has few directions,
+        and an update with entries left out nearly as many as the pixels allow."""
         return self.count >= EVIDENCE.left_out_rank * self.rank and _leaves_entries_out(self.defense.layers.change)
 
     @cached_property
@@ -165,7 +166,8 @@ class PixelEvidence:
 
     @cached_property
     def refusal(self) -> Refusal | None:
-        """Why no image may be returned; candidates can be held where few images span the update and can be tested."""
+        """Why no image may be returned, or None. Candidates may be held if few images span the update and can be
+        tested."""
         if self.like_adam:
             return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
@@ -222,7 +224,7 @@ class PixelEvidence:
 def _numbers(
     defense: UndoneDefense, spectrum: Spectrum, inferred: int, num_private: int | None
 ) -> tuple[int, int, tuple[str, ...]]:
-    """(N as the update shows it, N to be used, warnings). inferred, num_private: as `PixelEvidence.of` takes them."""
+    """Return (N as the update shows it, N to use, warnings). inferred, num_private: as of `PixelEvidence.of`."""
     count = num_private or inferred
     if defense.count is not None:
         return defense.count, defense.count, ()
@@ -242,10 +244,10 @@ def _numbers(
 
 
 def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update looks like one of steps that are equal in size for every entry: its singular
-    values have no gap, nor end in a floor; or it has all the rank that its pixels allow, and entries of equal size.
+    """Whether the first layer's update looks as if each step had changed all entries by the same size.
 
-    spectrum: of that update. inferred: the number of images that it seems to show.
+    Either its singular values have no gap and no floor, or it has all the rank that its pixels allow and entries of
+    equal size. spectrum: of that update. inferred: the number of images that it seems to show.
     """
     if defense.count is not None or not 1 <= inferred < len(spectrum.values):
         return False
@@ -258,20 +260,20 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
 
 
 def _evenness(change: Tensor) -> float:
-    """The mean of the sizes of an update's entries that moved, as a share of their root mean square."""
+    """Return the mean size of the nonzero entries of an update over their root mean square."""
     sizes = change[change != 0].abs()
     return float(sizes.mean() / sizes.square().mean().sqrt())
 
 
 def _leaves_entries_out(change: Tensor) -> bool:
-    """Whether the first layer's update (W, in + 1) has zeros that are none of a whole row or column."""
+    """Whether the first layer's update (W, in + 1) has zeros outside of rows and columns of zeros."""
     moved = change[change.any(1)][:, change.any(0)]
     return bool((moved == 0).float().mean() > EVIDENCE.entries_left_out)
 
 
 def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update (W, in + 1) is a sum over so many inputs: nothing but rounding lies behind, its
-    pixels allow a much higher rank (constant ones say what the bias says), and no entries were left out."""
+    """Whether the first layer's update (W, in + 1) is a sum over `inferred` inputs: only rounding lies behind them, its
+    pixels allow a much higher rank, and no entries were left out."""
     if _leaves_entries_out(change):
         return False
     exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above
@@ -279,13 +281,13 @@ def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
 
 
 def different_columns(change: Tensor) -> int:
-    """How many different columns of the first layer's update (W, in + 1) are no multiple of the bias's: those of pixels
-    that are constant are equal, also where rounding to a few bits keeps them from being multiples."""
+    """Count the different columns of the first layer's update (W, in + 1) that are not a multiple of the bias's.
+    Constant pixels have such multiples. Rounding to a few bits spoils the multiples, but leaves equal columns equal."""
     bias = change[:, -1:]
     rest = change - bias * (bias.T @ change) / bias.square().sum()
     varying = change[:, rest.norm(dim=0) > CONSTANT_MISFIT * change.norm(dim=0)]
     rows = varying[varying.norm(dim=1).topk(min(TOLD_APART, len(varying))).indices]
-    mixed = torch.arange(1, len(rows) + 1).to(rows).cos() @ rows  # sorted by it equal columns stand side by side
+    mixed = torch.arange(1, len(rows) + 1).to(rows).cos() @ rows  # sorting by it puts equal columns side by side
     rows = rows[:, mixed.argsort()]
     other = rows.diff(dim=1).norm(dim=0) > EQUAL * rows[:, 1:].norm(dim=0)
     return int(other.sum()) + (rows.shape[1] > 0)

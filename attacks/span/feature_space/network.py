@@ -1,19 +1,19 @@
-"""Feature space: what fully connected layers behind a convolutional body tell about the features that they are fed.
+"""Feature space: read features off the update of the fully connected layers that are fed them.
 
 For the first of them, z = W h(x) + b, any sequence of SGD steps leaves [ΔW | Δb] = Σ_t Σ_i δ_i(t) [h_i(t); 1]ᵀ, whose
-row space holds the feature vectors of the private images. They are found by the same search (`attacks.span.search`),
-with the row space of the next fully connected layer as the test.
+row space holds the feature vectors of the private images. The same search finds them (`attacks.span.search`), and the
+row space of the next fully connected layer tests them.
 
-**Single SGD steps** (`UpdateFactors`) are recovered from a rank-deficient update: which images a step used, with which
-duals, and where it led. An image x that the step from θ used adds δ gᵀ to the update of the first fully connected
-layer, z = W h(x) + b, with g = [h(x); 1] and δ = Jᵀ α: J (K, W) is the derivative of the outputs by z at (x, θ), α (K,)
-the step size times the negative derivative of the loss by the outputs. So δ lies in the column space of the update,
-spanned by the orthonormal U (W, R):
+**Single SGD steps** (`UpdateFactors`): a rank-deficient update tells which images a step used, with which duals, and
+where it led. An image x in the step from θ adds δ gᵀ to the update of the first fully connected layer,
+z = W h(x) + b, with g = [h(x); 1] and δ = Jᵀ α: J (K, W) is the derivative of the outputs by z at (x, θ), α (K,) the
+step size times the negative derivative of the loss by the outputs. So δ lies in the column space of the update, spanned
+by the orthonormal U (W, R), and
 
     λ(x) = min_α ‖Jᵀα − U Uᵀ Jᵀα‖² / ‖Jᵀα‖²
 
-vanishes. This equation is independent of ρ(x), which asks for g in the row space. Where the rank R of the update falls
-short of its size, both hold exactly, and δ gᵀ is a summand of it exactly if taking it off lowers the rank, that is if
+vanishes. This equation is independent of ρ(x), which asks for g in the row space. If the rank R of the update is less
+than its size, both hold exactly, and δ gᵀ is a summand of it if and only if taking it off lowers the rank, that is if
 
     gᵀ Δ⁺ δ = 1    (Wedderburn's rank reduction),
 
@@ -52,11 +52,11 @@ class FeatureNetwork:
     nonnegative: bool
 
     def features(self, state: State, images: Tensor) -> Tensor:
-        """h (M, D), what the first of the layers is fed, for images (M, C, H, W) at the parameters `state`."""
+        """Return h (M, D), the input of the first of the layers, for images (M, C, H, W) at the parameters `state`."""
         return self.watch(state, images)[0]
 
     def watch(self, state: State, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(h (M, D), z (M, W), outputs): what the first of the layers is fed and gives, and what the model gives."""
+        """Return (h (M, D), z (M, W), outputs): input and output of the first of the layers, the model's outputs."""
         seen: list[tuple[Tensor, Tensor]] = []
         layer = {"first": self.model.get_submodule(self.layers[0])}
 
@@ -70,8 +70,8 @@ class FeatureNetwork:
 
 
 def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:
-    """The fully connected layers of a model, found by watching what every linear layer is given and gives on random
-    images. None where none is fed one vector per image, or where the first of them sees the pixels."""
+    """Find the fully connected layers of a model by watching its linear layers on random images. None if no layer is
+    fed one vector per image, or if the first that is sees the pixels."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     images = random_images(input_shape, PROBES)
     probe(model, images, linear_layers(model), lambda *call: seen.append(call))
@@ -108,7 +108,7 @@ class FeatureProblem:
         return cls(rho, span.origin[:-1].to(dtype), span.directions[:, :-1].to(dtype).contiguous(), nonnegative)
 
     def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """ρ + ‖relu(−h)‖² / ‖h‖² (M,) and its gradient (M, n − 1)."""
+        """Return ρ + ‖relu(−h)‖² / ‖h‖² (M,) and its gradient (M, n − 1)."""
         value, gradient = self.rho.value_and_gradient(coordinates, found)
         if not self.nonnegative:
             return value, gradient
@@ -133,7 +133,7 @@ class UpdateFactors:
     exact: bool
 
     def duals(self, jacobian: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-        """The duals α (M, K) and the residuals λ (M,) of images with J (M, K, W) and g (M, D + 1)."""
+        """Return the duals α (M, K) and the residuals λ (M,) of images with J (M, K, W) and g (M, D + 1)."""
         jacobian, points = jacobian.double(), points.double()
         basis, triangle = torch.linalg.qr(jacobian.mT)  # Jᵀ = Q R: (M, W, K), (M, K, K)
         beside = basis - self.left @ (self.left.T @ basis)
@@ -145,7 +145,7 @@ class UpdateFactors:
 
 
 def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Tensor:
-    """∂f_k / ∂z (M, K, W) at images (M, C, H, W), z the output of the first fully connected layer."""
+    """Return ∂f_k / ∂z (M, K, W) at images (M, C, H, W), z the output of the first fully connected layer."""
     with torch.enable_grad():
         _, z, outputs = network.watch(state, images.detach().requires_grad_())
     sums = outputs.reshape(len(images), -1).sum(0)
@@ -154,7 +154,8 @@ def output_jacobian(network: FeatureNetwork, state: State, images: Tensor) -> Te
 
 
 def step_of(network: FeatureNetwork, state: State, names: tuple[str, ...], images: Tensor, duals: Tensor) -> State:
-    """Σ_i Σ_k α_ik ∇f_k(x_i) in the parameters `names`, of images (M, C, H, W) and duals (M, K): what a step adds."""
+    """Return what a step adds to the parameters `names`, Σ_i Σ_k α_ik ∇f_k(x_i), of images (M, C, H, W) and duals
+    (M, K)."""
     moved = {name: state[name].detach().clone().requires_grad_() for name in names}
     with torch.enable_grad():
         outputs = run_network(network.model, {**state, **moved}, images).reshape(len(images), -1)

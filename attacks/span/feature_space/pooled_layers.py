@@ -1,7 +1,7 @@
-"""Bodies of convolutions, each followed by a ReLU and max pooling, read by running them: `pooled_layers`.
+"""Read a body of convolutions, each followed by a ReLU and max pooling, by running it: `pooled_layers`.
 
-Everything that such a layer makes of its input is linear once it is known which position wins each window of the
-pooling: what it gives, and, of a single image, its update after one step, ΔW = Σ_w δ_w (patch at the winner of w)ᵀ.
+Once the winner of each pooling window is known, the output of such a layer is linear in its input, and so is its update
+after one step on a single image, ΔW = Σ_w δ_w (patch at the winner of w)ᵀ.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from attacks.span.feature_space.network import FeatureNetwork
 class PooledLayer:
     """A convolution, a ReLU and max pooling over windows that do not overlap.
 
-    name: of the convolution. weight: (O, T), T entries of a patch. bias: (O,). patches: (Q, T), the places in the
-    flattened input, with a zero appended, of the patch at each output position. windows: (P, K), the positions of each
-    window. shape: (C, H, W) of the input.
+    name: of the convolution. weight: (O, T), T entries of a patch. bias: (O,). patches: (Q, T), indices into the
+    flattened input of the patch at each output position; index D stands for the zero around the image. windows: (P, K),
+    the output positions in each window. shape: (C, H, W) of the input.
     """
 
     name: str
@@ -38,9 +38,10 @@ class PooledLayer:
         return self.shape[0] * self.shape[1] * self.shape[2]
 
     def forward(self, inputs: Tensor, signals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(winner (M, O, P), pooled (M, O, P) before the ReLU, update (M, O, T)) of inputs (M, D) with signals (O, P).
+        """Return (winner (M, O, P), pooled (M, O, P) before the ReLU, update (M, O, T)) for inputs (M, D).
 
-        winner: from 0 to K − 1. update: what the weights change by where the outputs of the pooling get these signals.
+        winner: its place in the window, 0 to K − 1. update: the change of the weights if `signals` (O, P) arrive at the
+        outputs of the pooling.
         """
         patches = functional.pad(inputs, (0, 1))[:, self.patches]
         given = (patches @ self.weight.T + self.bias)[:, self.windows]
@@ -51,8 +52,8 @@ class PooledLayer:
         return winner, pooled, spread @ patches
 
     def rows(self, shares: Tensor, signals: Tensor) -> tuple[Tensor, Tensor]:
-        """The linear maps (O, P, D) to the outputs of the pooling, without bias, and (O, T, D) to the update, where
-        position k counts for `shares` (O, P, K) of its window."""
+        """Return the linear maps from the input to the outputs of the pooling, without bias, (O, P, D), and to the
+        update, (O, T, D). shares: (O, P, K), the weight of each position in its window."""
         channels, count = shares.shape[:2]
         pooled = shares.new_zeros(channels, count, self.inputs + 1)
         places = self.patches[self.windows].flatten(1)
@@ -66,15 +67,15 @@ class PooledLayer:
         return pooled[..., :-1], update[..., :-1]
 
     def back(self, inputs: Tensor, signals: Tensor) -> Tensor:
-        """The signals (D,) at inputs (D,), where the outputs of the pooling that are not zero get `signals` (O, P)."""
+        """Return the signals (D,) at inputs (D,) if `signals` (O, P) arrive at the nonzero outputs of the pooling."""
         winner, pooled, _ = self.forward(inputs[None], signals)
         shares = one_hot(winner[0], self.windows.shape[1]).double() * (pooled[0] > 0)[..., None]
         return torch.einsum("op,opd->d", signals, self.rows(shares, signals)[0])
 
 
 def pooled_layers(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> list[PooledLayer] | None:
-    """The layers that lead from images (C, H, W) to the network's features, in this order and in float64 on the CPU;
-    None where the body is anything else than such layers, one after the other."""
+    """Return the layers from images (C, H, W) to the network's features, in order, in float64 on the CPU. None unless
+    the body is a chain of such layers and of nothing else."""
     state = {name: value.cpu() for name, value in state.items()}
     convolutions = {name: m for name, m in network.model.named_modules() if isinstance(m, nn.Conv2d)}
     seen: list[tuple[str, Tensor, Tensor]] = []
@@ -95,7 +96,7 @@ def pooled_layers(network: FeatureNetwork, state: State, shape: tuple[int, int, 
 
 
 def _window(given: Tensor, after: Tensor) -> int | None:
-    """The side of the windows of max pooling, 1 for none, with which a ReLU of `given` becomes `after`."""
+    """Return the side of the pooling windows that make `after` of a ReLU of `given`, 1 without pooling; else None."""
     for side in range(1, min(given.shape[2:]) + 1):
         pooled = functional.max_pool2d(given.relu(), side)
         if pooled[0].numel() == after[0].numel() and torch.allclose(pooled.flatten(1), after.flatten(1), atol=1e-5):
@@ -104,7 +105,7 @@ def _window(given: Tensor, after: Tensor) -> int | None:
 
 
 def _layer(name: str, module: nn.Conv2d, state: State, shape: torch.Size, given: torch.Size, side: int) -> PooledLayer:
-    weight, bias = (state[f"{name}.{part}"].double().cpu() for part in ("weight", "bias"))
+    weight, bias = (state[f"{name}.{part}"].double() for part in ("weight", "bias"))
     places = 1 + torch.arange(shape.numel(), dtype=torch.float64).reshape(1, *shape)
     assert not isinstance(module.padding, str)  # refused by `pooled_layers`
     patches = functional.unfold(places, module.kernel_size, module.dilation, module.padding, module.stride)

@@ -229,18 +229,17 @@ def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """What the running statistics before and after training tell.
+    """The mean statistics of the batches, computed from the running ones before and after training.
 
-    state: parameters and buffers as they were sent, with the mean statistics of the batches in place of the running
-    ones, variances still unbiased ones. layers: names of the BatchNorm layers. steps: T.
+    state: parameters and buffers as they were sent, with these means in place of the running statistics; variances are
+    unbiased. layers: names of the BatchNorm layers.
     """
 
     state: State
     layers: tuple[str, ...]
-    steps: int
 
     def at(self, model: nn.Module, image_shape: tuple[int, int, int], batch: int) -> State:
-        """The state with the biased variances, by which a batch of so many images is normalized."""
+        """Return the state with biased variances, by which BatchNorm normalizes a batch of so many images."""
         biased: State = {}
 
         def visit(name: str, given: Tensor, output: Tensor) -> None:
@@ -252,7 +251,7 @@ class BatchStatistics:
 
 
 def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStatistics | None:
-    """The batches' statistics; None if no running one moved: there is none, or it was withheld or frozen."""
+    """Compute the batches' statistics. None if no running one moved: there is none, or it was withheld or frozen."""
     moved = {
         name: module
         for name, module in model.named_modules()
@@ -270,8 +269,7 @@ def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStat
         for key in (f"{name}.running_mean", f"{name}.running_var"):
             averaged = (final[key].double() - left * initial[key].double()) / (1 - left)
             state[key] = averaged.to(initial[key])
-    before, after = _batches(next(iter(moved)), initial, final)
-    return BatchStatistics(state, tuple(moved), after - before)
+    return BatchStatistics(state, tuple(moved))
 
 
 def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:

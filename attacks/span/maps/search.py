@@ -1,14 +1,14 @@
 """The search for private maps among all maps whose patches lie in the first convolution's span.
 
 Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p, which `smallest_eigenvectors` finds from
-products with G alone. Mixtures of private maps lie in it, and shifts of them. What tells the private ones is the
-convolution behind: normalization and ReLU make patches of a mixture leave its span. From random points ρ of that span
-is minimized within the kernel, and where maps follow a ReLU a share of negative entries beside it; where maps are still
-missing, half of the next points are kept away from those that were found.
+products with G alone. Mixtures and shifts of private maps lie in it too. The next convolution tells the private ones:
+behind normalization and ReLU, the patches of a mixture leave its span. So ρ of that span is minimized within the
+kernel, from random points, and beside it the share of negative entries if maps follow a ReLU. While maps are missing,
+half of the next points are kept away from those that were found.
 
-Which ρ is good by chance say decoys: maps of images that are no private ones, projected onto the kernel. A candidate is
-accepted where its ρ is a small share of theirs: local minima, which were minimized as it was, end at a quarter of it
-and above (docs/records/convnets.md has the rate of false positives).
+Decoys tell how small ρ gets by chance. They are maps of images that are not private, projected onto the kernel. A
+candidate is accepted if its ρ is a small share of theirs. Wrong ones are local minima, which end at a quarter of the
+decoys' ρ and above (docs/records/convnets.md has the rate of false positives).
 """
 
 import math
@@ -28,10 +28,10 @@ from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
 def smallest_eigenvectors(
     apply: Callable[[Tensor], Tensor], start: Tensor, largest: float, cut: float
 ) -> tuple[Tensor, Tensor]:
-    """(eigenvalues (d,), rising, orthonormal eigenvectors (d, n)) of a positive semidefinite operator, by a pass of
-    Chebyshev-filtered subspace iteration (Zhou et al. 2006), whose polynomial grows fastest below `cut`.
+    """Return (rising eigenvalues (d,), orthonormal eigenvectors (d, n)) of a positive semidefinite operator, by a pass
+    of Chebyshev-filtered subspace iteration (Zhou et al. 2006), whose polynomial grows fastest below `cut`.
 
-    apply: rows (d, n) to their products. start: (d, n), random. largest: a bound on the eigenvalues.
+    apply: multiplies rows (d, n) by the operator. start: (d, n), random. largest: a bound on the eigenvalues.
     """
     rows = torch.linalg.qr(_filtered(apply, start, cut, largest * MAP_KERNEL.margin).T)[0].T
     products = apply(rows)
@@ -40,11 +40,11 @@ def smallest_eigenvectors(
 
 
 def _filtered(apply: Callable[[Tensor], Tensor], rows: Tensor, low: float, high: float) -> Tensor:
-    """T_k of the operator, shifted so that [low, high] becomes [−1, 1], applied to rows (d, n), up to a factor."""
+    """Apply T_k of the operator, scaled so that [low, high] becomes [−1, 1], to rows (d, n), up to a factor."""
     centre, radius = (high + low) / 2, (high - low) / 2
     before, now = rows.clone(), (centre * rows - apply(rows)) / radius
     for k in range(2, MAP_KERNEL.degree + 1):
-        # T_k = 2 (centre − G) / radius · T_{k−1} − T_{k−2}, in the place of T_{k−2}
+        # T_k = 2 (centre − G) / radius · T_{k−1} − T_{k−2}, written over T_{k−2} to save memory
         following = before.neg_().add_(now, alpha=2 * centre / radius).sub_(apply(now), alpha=2 / radius)
         before, now = now, following
         if k % MAP_KERNEL.rescaled_every == 0:
@@ -57,9 +57,9 @@ def _filtered(apply: Callable[[Tensor], Tensor], rows: Tensor, low: float, high:
 class MapCandidates:
     """Points of low ρ in the kernel, distinct and best first.
 
-    maps: (M, C, H, W). residual: (M,), ρ with the share of negative entries. decoys: (D,), the same of projected maps
-    of other images. dimensions: of the kernel, eigenvalue: its largest. way: the part of the way from the parameters
-    sent to those returned at which these are the maps, None after one step.
+    maps: (M, C, H, W). residual: (M,), ρ plus the share of negative entries. decoys: (D,), the same for projected maps
+    of other images. dimensions, eigenvalue: of the kernel, the latter its largest. way: where these are the maps, from
+    the parameters sent (0) to those returned (1); None after one step.
     """
 
     maps: Tensor
@@ -80,7 +80,7 @@ class MapCandidates:
 
 
 def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress) -> MapCandidates:
-    """Candidates for private maps. decoys: (D, C, H, W), maps of images that are no private ones, at `update.seen`."""
+    """Find candidates for private maps. decoys: (D, C, H, W), maps at `update.seen` of images that are not private."""
     basis, eigenvalues = _kernel(update, generator)
     size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
@@ -89,7 +89,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
         new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
-        if not len(new):  # none has a ρ: maps of a single pixel, less their mean, are nothing
+        if not len(new):  # ρ is NaN everywhere: maps of a single pixel are zero without their mean
             break
         known = normalize(new) @ normalize(points[:accepted]).T > MAP_SEARCH.same_direction
         if len(new := new[~known.any(1)]):
@@ -104,7 +104,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         most = MAP_SEARCH.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
         if accepted >= update.most_images or barren >= most:
             break
-    if len(points):  # in front of GroupNorm or LayerNorm ρ is the same at twice the length: maps are known up to theirs
+    if len(points):  # GroupNorm or LayerNorm behind the maps: twice the length has the same ρ, and no length is known
         doubled, once = (rho(exact, scale * (points @ directions)) for scale in (2, 1))
         free = bool(((doubled - once).abs() < MAP_SEARCH.scale_free).all())
         points = size * normalize(points) if free else points
@@ -114,14 +114,14 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
 
 
 def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """(points (M, d) that are distinct, by rising ρ, their ρ)."""
+    """Return (the distinct ones of points (M, d), by rising ρ, their ρ)."""
     residual = rho(update, points @ basis)
     order = _best_distinct(points, residual, len(points))
     return points[order], residual[order]
 
 
 def _bound(by_chance: Tensor) -> float:
-    """ρ below which a candidate is accepted, from that of decoys (D,)."""
+    """Return the ρ below which a candidate is accepted, from that of decoys (D,)."""
     return MAP_SEARCH.accepting_share * float(by_chance.median())
 
 
@@ -133,8 +133,8 @@ def _searched(
     size: float,
     progress: Progress,
 ) -> Tensor:
-    """The best points (M, d) that are distinct, a few more than there are images, by descent from random ones. found:
-    (A, d), from whose directions half of them are kept away."""
+    """Return the best distinct points (M, d) that descent from random ones finds, a few more than there are images.
+    found: (A, d), from whose directions half of them are kept away."""
     points = torch.randn(MAP_SEARCH.starts, len(basis), generator=generator).to(basis)
     away = (torch.arange(len(points)) % 2).to(basis)
 
@@ -149,8 +149,9 @@ def _searched(
 
 
 def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(orthonormal rows (d, C·H·W), their eigenvalues) of the maps whose patches lie in the span: more directions are
-    tried until some are none of them. Where no gap shows the rank, those of the smallest eigenvalues are taken."""
+    """Return (orthonormal basis (d, C·H·W) of the maps whose patches lie in the span, its eigenvalues). The number of
+    directions is doubled until some lie outside. After several steps no gap shows where the kernel ends, and all
+    directions tried are returned."""
     shape, rank = update.network.shape, update.ranks[0]
 
     def apply(rows: Tensor) -> Tensor:
@@ -170,7 +171,8 @@ def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def rho(update: MapUpdate, points: Tensor) -> Tensor:
-    """ρ of what the second convolution is fed, and ‖relu(−F)‖² / ‖F‖² where maps are not negative, of F (M, C·H·W)."""
+    """Return ρ of the second convolution's input for maps F (M, C·H·W), plus ‖relu(−F)‖² / ‖F‖² if maps follow a
+    ReLU."""
     maps = points.view(-1, *update.network.shape)
     value = update.tests.share_outside(update.network.between(update.seen, maps))
     if not update.network.nonnegative:
@@ -181,7 +183,7 @@ def rho(update: MapUpdate, points: Tensor) -> Tensor:
 def _descended(
     value: Callable[[Tensor], Tensor], points: Tensor, size: float, descent: Descent, progress: Progress
 ) -> Tensor:
-    """Adam on the coordinates (M, d) of points in the kernel, each with a value of its own. size: length of a map."""
+    """Minimize the value of each point by Adam on its coordinates (M, d) in the kernel. size: norm of a map."""
     points = points.clone().requires_grad_()
 
     def gradient(step: int) -> tuple[Tensor, ...]:
@@ -197,15 +199,15 @@ def _descended(
 
 
 def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> Tensor:
-    """Points (M, d) made exact by L-BFGS, in float64: near a private map ρ is smooth, with a minimum of zero."""
+    """Make points (M, d) exact by L-BFGS in float64: near a private map ρ is smooth, and its minimum is zero."""
     scaled = (points / size).requires_grad_()
     _minimize(lambda: rho(update, size * scaled @ basis).sum(), [scaled])
     return size * scaled.detach()
 
 
 def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float, way: float) -> tuple[Tensor, float]:
-    """Points (M, d) and the part of the way at which ρ is smallest, both together, from points that are accepted
-    at that part `way`, where `update.seen` is. Each ρ is relative to what it was, so that all images count alike."""
+    """Minimize ρ over points (M, d) and over the place `way` between the parameters sent (0) and returned (1). points:
+    accepted at `way`, where `update.seen` is. Each ρ is divided by its first value, so that all images count alike."""
     start = rho(update, points @ basis).clamp_min(MAP_SEARCH.flat)
     if between := tuple(f"{name}." for name in update.network.chain):  # no other parameter has a part in ρ
         returned = {key: value for key, value in update.returned.items() if key.startswith(between)}
@@ -238,7 +240,7 @@ def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
 
 
 def _best_distinct(points: Tensor, residual: Tensor, most: int) -> list[int]:
-    """Indices of the points (M, d) of smallest residual (M,) that point elsewhere than every better one."""
+    """Return the indices of points (M, d) by rising residual (M,), without those in the direction of a better one."""
     unit, values, kept = normalize(points).cpu(), residual.tolist(), list[int]()
     for i in residual.argsort(stable=True).tolist():
         if len(kept) == most or not math.isfinite(values[i]):

@@ -1,15 +1,15 @@
 """The span attack on networks whose fully connected layers follow a convolutional body, or anything else.
 
 **Many features of an image** (`FeatureVariant`): feature vectors are found in the span of the first fully connected
-layer's update, inverted to pixels and made exact there (`attacks.span.feature_space`). A candidate is accepted where
-the update's row space holds its features and its column space the gradient it must have sent, an equation that was
-never minimized. Where the rank shows single steps, images first used at a later step are sought at its parameters.
+layer's update, inverted to pixels and made exact there (`attacks.span.feature_space`). A candidate is accepted if the
+update's row space holds its features, and its column space the gradient that it must have sent. The search does not
+minimize the second condition. If the rank shows single steps, later ones are searched at their own parameters.
 
 **Much fewer features than pixels** (`FewFeaturesVariant`), as behind max pooling: the features are found exactly, after
-one step as vertices of a cone that tells N as well (`attacks.span.feature_space.cone`), but ρ and λ cannot tell apart
-the many images that have them. So the features are accepted, by their ρ against that of decoys, and the images are the
-likeliest that have them (`attacks.span.maps.inversion`): returned where decoys come back from theirs, else held. Where
-a few decoys stay far off from exact features, no image would be returned, and none is looked for. The image of a client
+one step as vertices of a cone that tells N as well (`attacks.span.feature_space.cone`), but many images have the same.
+So the features are accepted, by their ρ against that of decoys, and the images are the likeliest that have them
+(`attacks.span.maps.inversion`): returned if decoys come back from their own features, else held. If a few decoys do not
+come back even from exact features, no image is looked for, as none would be returned. The image of a client
 of one is found with the updates of the convolutions beside (`attacks.span.feature_space.single_image`).
 """
 
@@ -70,17 +70,17 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         self.knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
-        """The row spaces of the first two fully connected layers' updates, and the first one's column space."""
+        """Compute the row spaces of the first two fully connected layers' updates, and the first one's column space."""
         return FeatureUpdate.of(self.network, self.observation, self.knowledge)
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FeatureSearch:
-        """Images whose features and gradients the update holds, step by step."""
+        """Find images whose features and gradients the update holds, step by step."""
         search = FeatureSearch.of(evidence, self.options)
         search.run(generator, progress)
         return search
 
     def accept(self, evidence: FeatureUpdate, candidates: FeatureSearch, generator: torch.Generator) -> Acceptance:
-        """The images that every pass accepted by ρ and λ. residual: λ."""
+        """Accept the images that passed by ρ and λ. residual: λ."""
         found, bounds, best = candidates.found, candidates.bounds, candidates.best
         facts = constants_of(FEATURE, INVERSION, MOMENTUM, SEARCH) | {
             "steps": float(len(candidates.states)),
@@ -102,7 +102,7 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         return Acceptance(found.images, found.gradient, reason, left, facts, candidates.beside())
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
-        """The images with λ as their residual."""
+        """Return the images. Their residual is λ."""
         images, reason = acceptance.images, acceptance.reason
         if 0 < len(images) < evidence.count and reason is None:
             reason = f"{len(images)} of {evidence.count} images found: the others pass neither test or one only"
@@ -127,18 +127,18 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
 
 @dataclass(frozen=True)
 class FoundFeatures:
-    """Feature vectors of low ρ. features: (F, D), best first. residual: (F,), their ρ. bound: below which they are
-    accepted, a tenth of what decoys, the means of two of them, have. certified: whether they are vertices of the cone,
-    whose residual is their share of silent units."""
+    """Feature vectors of low ρ. features: (F, D), best first. residual: (F,), their ρ. bound: on ρ, a tenth of what
+    decoys have, which are means of two of them. certified: whether they are vertices of the cone; residual is then
+    their share of silent units."""
 
     features: Tensor
     residual: Tensor
     bound: float
     certified: bool = False
     inverted: Inverted | None = None
-    """Images that have the accepted ones; None where decoys stay far off from exact features, or none is accepted."""
+    """Images that have the accepted ones; None if no feature is accepted, or if decoys do not come back from theirs."""
     single: FoundImage | None = None
-    """What the updates of the convolutions tell of the image of a client of one."""
+    """What the convolutions' updates tell of the image of a client with one."""
 
     @property
     def accepted(self) -> Tensor:
@@ -156,14 +156,14 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
     features: FeatureVariant
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
-        """The row spaces of the first two fully connected layers' updates."""
+        """Compute the row spaces of the first two fully connected layers' updates."""
         evidence = self.features.read(generator)
         if not evidence.count:
             self.features.require_count()
         return evidence
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
-        """The features of as many images, and the likeliest images that have those accepted."""
+        """Find the features of as many images as the update shows, and the likeliest images of those accepted."""
         found = self._features(evidence, generator)
         if not found.accepted.any():
             return found
@@ -174,7 +174,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return replace(found, inverted=self._inverted(evidence, found.features[found.accepted], generator, progress))
 
     def _features(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures:
-        """The vertices of the cone; where they are few, feature vectors of low ρ if more of these are accepted."""
+        """Return the vertices of the cone, or, if they are few, feature vectors of low ρ if more of these pass."""
         none = evidence.rows.new_zeros(0, evidence.rows.shape[1] - 1)
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
@@ -187,12 +187,12 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         features = features[test.residual(features).argsort(stable=True)][: evidence.count]
         decoys = test.residual(decoys_of(features, FEATURE.decoys, generator))
         usual = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
-        bound = FEATURE.few_margin * usual  # a search for the least ρ ends below most decoys, whatever it finds
+        bound = FEATURE.few_margin * usual  # even a search that finds nothing ends below most decoys
         searched = FoundFeatures(features, test.residual(features), bound)
         return searched if searched.accepted.sum() > len(cone.features) else cone
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
-        """The images of accepted features that decoys vouch for. residual: ρ of their features."""
+        """Accept the images of accepted features that decoys vouch for. residual: ρ of their features."""
         facts: Facts = {**constants_of(CONE, FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
         kept = candidates.accepted
         features, residual = candidates.features[kept], candidates.residual[kept]
@@ -223,7 +223,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
     def _inverted(
         self, evidence: FeatureUpdate, features: Tensor, generator: torch.Generator, progress: Progress
     ) -> Inverted | None:
-        """Images that have these features (F, D); None where a few decoys stay far off from theirs."""
+        """Return images that have these features (F, D); None if a few decoys do not come back from their own."""
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
         pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
         pilot, images = FEATURE.pilot_decoys, (MAP_INVERSION.starts + 1) * len(features)
@@ -234,13 +234,13 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return invert_maps(target, pixels.shape, pixels.bounds, generator, share, tested=descent)
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
-        """The images with the ρ of their features as residual, and the features of all."""
+        """Return the images, with the ρ of their features as residual, and all accepted features."""
         found = self.features.report(evidence, acceptance)
         said = () if acceptance.reason is None else (acceptance.reason,)
         return replace(found, features=acceptance.features, warnings=(*evidence.ignored, *said))
 
     def _cone(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures | None:
-        """The features that one step's signals certify; None where features may be negative, or no ReLU shuts units."""
+        """Return the features that one step's signals certify; None if features may be negative or no ReLU follows."""
         network, factors = evidence.network, evidence.factors
         if not (factors.exact and network.nonnegative and network.activation is ACTIVATIONS["relu"]):
             return None
@@ -249,7 +249,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return FoundFeatures(features.float(), shares.float(), CONE.silent_share, certified=True)
 
     def _single(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundImage | None:
-        """The image of a client of one; None where the body is no chain of pooled convolutions, or too wide."""
+        """Return the image of a client with one; None unless the body is a narrow chain of pooled convolutions."""
         layers = pooled_layers(evidence.network, evidence.initial, evidence.shape)
         if layers is None or max(layer.inputs for layer in layers) > SINGLE_IMAGE.most_inputs:
             return None
@@ -263,7 +263,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
 
 def _of_single(found: FoundImage, accepted: Acceptance) -> Acceptance:
-    """The image of a client of one beside its features: returned where a decoy came back, else held."""
+    """Accept the image of a client with one, beside its features: return it if a decoy came back, else hold it."""
     facts: Facts = accepted.facts | constants_of(SINGLE_IMAGE)
     facts |= {"misfit": found.misfit, "decoy_misfit": found.decoy_misfit, "decoy_error": found.decoy_error}
     accepted = replace(accepted, facts=facts)

@@ -45,10 +45,11 @@ from attacks.update.spectrum import Spectrum, group_views
 
 @dataclass(frozen=True)
 class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
-    """Base of variants whose images lie in the span of the first layer's update; subclasses search and accept.
+    """Base of variants whose images lie in the span of the first layer's update. Subclasses search and accept.
 
-    observation: with checkpoints as if BatchNorm had been in evaluation mode.
-    has_zeros: whether duals have zeros: those of ReLU, unless BatchNorm mixed the signals of a batch.
+    observation: its checkpoints are corrected as if BatchNorm had been in evaluation mode.
+    has_zeros: whether a dual is zero on the units that its image leaves inactive. So it is for ReLU, unless BatchNorm
+        mixed the signals of a batch.
     """
 
     evidence_type: ClassVar[type[PixelEvidence]] = PixelEvidence
@@ -61,7 +62,7 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
 
     @classmethod
     def of(cls, observation: Observation, knowledge: Knowledge, options: SearchOptions, network: FrontLayers) -> Self:
-        """Of the layers of a plain MLP. InputError where BatchNorm hides the mean of a batch."""
+        """Make the variant for the layers of a plain MLP. Raises InputError if BatchNorm hides the mean of a batch."""
         has_zeros = network.activation == "relu"
         mixed = [normalized_by_batch(*pair, network) for pair in observation.pairs]
         if not any(mixed):
@@ -78,7 +79,8 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
         return cls(replace(observation, pairs=pairs), knowledge, options, network, has_zeros)
 
     def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
-        """The row spaces of the first two layers' updates, without weight decay and what is known of a defense."""
+        """Compute the row spaces of the first two layers' updates; weight decay and a known defense are undone. Returns
+        `RoundsApart` if the rounds hold different images, so that each has to be attacked alone."""
         rounds = rounds_with_images(self.observation, self.network)
         observation = replace(self.observation, pairs=tuple(self.observation.pairs[r] for r in rounds))
         device = next(observation.model.parameters()).device
@@ -93,7 +95,7 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
         return self.evidence_type.of(defense, spectrum, inferred, self.knowledge.num_private, self.has_zeros)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
-        """The images with ρ at the initial parameters as their residual."""
+        """Return the accepted images. Their residual is ρ at the initial parameters."""
         shape, told = self.observation.input_shape, self.knowledge.num_private
         images = acceptance.images.reshape(-1, *shape)
         return acceptance.reported(
@@ -115,7 +117,7 @@ class PixelVariant(FirstLayerVariant[Candidates]):
     """Images tested by the second layer's update and by the zeros of their duals."""
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> Candidates:
-        """Points of the first layer's span with features in the second's; which of them pass the sparsity test."""
+        """Find points of the first layer's span whose features lie in the second's; mark those with a sparse dual."""
         layers, tests = evidence.defense.layers, evidence.tests
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         starts, ends = (layers.by_round(end) for end in layers.fed)
@@ -130,8 +132,9 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted candidates, (M, in) in float32: those that are certain one by one, or, where noise or the
-        completion hides the zeros of duals and blurs the second layer, those that explain its update as a set."""
+        """Accept candidates, (M, in) in float32. If the update is exact, each image has to be certain by itself. If
+        noise or a completion hides the zeros of duals and blurs the second layer, the images are accepted as a set that
+        explains the second layer's update."""
         judge = PixelJudge(self.knowledge, self.observation.input_shape, evidence, candidates, generator)
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
@@ -168,7 +171,7 @@ class PixelJudge:
 
     @cached_property
     def explaining(self) -> ExplanationTest:
-        """The test of candidates as a set, on the second layer's updates of rounds in `tests`."""
+        """The test of candidates as a set, on the second layer's updates in the rounds that test candidates."""
         evidence, tests = self.evidence, self.evidence.tests
         noise = evidence.defense.second_noise(list(tests.values()), evidence.outside)
         update = evidence.defense.layers.second[list(tests)].float().repeat_interleave(len(evidence.path), 0)
@@ -183,7 +186,7 @@ class PixelJudge:
         passed, loose = candidates.passed, candidates.below(candidates.threshold)
         few = len(passed) < ACCEPTANCE.few_sparse * (len(passed) + len(loose))
         if candidates.sparsity_tested and few and evidence.count > 1:
-            loose = loose[:0]  # zeros are missing though nothing hides them: what was fed may be mixtures of images
+            loose = loose[:0]  # nothing hides zeros, yet few duals have any: the client may have mixed its images
         images = torch.cat([passed, loose])
         if not len(images):
             return self.explaining.judge(images, self.generator)
@@ -198,17 +201,17 @@ class PixelJudge:
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
 
     def in_noise(self) -> Acceptance:
-        """Accept all candidates if as a set they explain the second layer's update. Where noise hides the zeros of
-        duals, fit the candidates to the first layer, and judge them again if they were too rough."""
+        """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
+        then fit them to the first layer, and judge them again if they were too rough."""
         acceptance = self._fitted(self.explaining.judge(self.candidates.accepted(), self.generator))
         if self.evidence.regime is not Regime.COMPLETED or acceptance.reason is not None:
             return acceptance
-        # as a set they explain it; one by one, zeros of duals say nothing of a completed update: ρ has to
+        # the set explains the update; zeros of duals confirm no single image of a completed update, so ρ has to
         near = acceptance.images[self.candidates.test.residual(acceptance.images) < self.candidates.threshold]
         return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
 
     def _fitted(self, acceptance: Acceptance) -> Acceptance:
-        """The images that fit the first layer best, where the accepted ones are too rough or noise has blurred them."""
+        """Fit the images to the first layer if noise has blurred them or they are too rough to explain the update."""
         if not self._needs_fit(acceptance):
             return acceptance
         defense = self.evidence.defense
@@ -221,8 +224,8 @@ class PixelJudge:
         return replace(acceptance, facts=constants_of(FIT) | {"fit": left})
 
     def _needs_fit(self, acceptance: Acceptance) -> bool:
-        """Whether an error hides the zeros of ReLU units. Images that explain too little are given another chance only
-        where a known defense made them rough."""
+        """Whether an error hides the zeros of duals, so that a fit can improve the images. Images that explain too
+        little are fitted only if a known defense made them rough."""
         images, defense, candidates = acceptance.images, self.evidence.defense, self.candidates
         if not candidates.sparsity_tested or self.evidence.error <= EVIDENCE.noisy_above:
             return False
@@ -233,8 +236,8 @@ class PixelJudge:
 
     @property
     def may_be_mixed(self) -> bool:
-        """Whether no image has the zeros of its dual though nothing hides these, as where clients mix images.
-        False if the pixel range is unknown, or the images are too many to tell from other vertices."""
+        """Whether the client may have mixed its images: nothing hides the zeros of duals, and no dual has any. False if
+        the pixel range is unknown, or if there are too many images to tell them from other vertices."""
         few = 1 < self.evidence.count <= EXTREME.most_of_rank * self.evidence.rank
         known = self.knowledge.pixel_mean is not None
         return self.candidates.sparsity_tested and not len(self.candidates.passed) and few and known
@@ -251,7 +254,8 @@ class PixelJudge:
 
 
 def linear_layers_of(observation: Observation) -> FrontLayers:
-    """The layers of the network; InputError where it does not begin with two trained hidden layers, or one of ReLU."""
+    """Read the layers of the network. Raises InputError unless it begins with trained hidden layers: two, or one of
+    ReLU."""
     network = read_front_layers(observation.model, observation.input_shape)
     model = f"model {type(observation.model).__name__!r}"
     if isinstance(network, str):

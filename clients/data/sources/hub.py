@@ -65,7 +65,7 @@ def _check_columns(config: DataConfig, table: "Table") -> "Table":
 
 
 def _labels(config: DataConfig, tables: list["Table"]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Class indices (N,) int64 of every table, and the names of the classes."""
+    """Return (the class indices (N,) int64 of every table, the names of the classes)."""
     import datasets  # likewise
 
     labels = [np.asarray(table[config.label_column][:]) for table in tables]

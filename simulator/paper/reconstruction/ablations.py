@@ -1,5 +1,6 @@
-"""Appendices G.1 and H of Loo et al. (2024): one change each, on the same images: the learning rate of training (H.2),
-softplus in place of ReLU (H.3), 64-bit numbers (H.5), and the labels that images and duals imply (equation 6, G.1)."""
+"""Appendices G.1 and H of Loo et al. (2024): change one thing at a time, on the same images: the learning rate of
+training (H.2), softplus in place of ReLU (H.3), 64-bit numbers (H.5). The labels that images and duals imply (eq. 6,
+G.1)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,19 +21,18 @@ from attacks.ntk.objective import Objective
 from attacks.scoring.images import distances, matched_l2
 from clients.config import Count, Positive, Section
 from clients.distillation.distill import linearized_outputs
-from clients.training import planned_steps
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of
-from simulator.paper.reconstruction.duals import Fit, fit
+from simulator.paper.reconstruction.duals import Fit, fit, seconds_of_training
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
-NEAR = 0.5  # share of the distance to the nearest other private image, within which an image counts as found
+NEAR = 0.5  # of the distance to the nearest other private image: an image nearer than this share counts as found
 
 
 class AblationSettings(Section):
-    """iterations, learning_rate: of the attack. rates: factors on the learning rate of training. early_loss: at which
+    """iterations, learning_rate: of the attack. rates: factors on the learning rate of training. early_loss: where
     training stops for the variant `stopped`."""
 
     iterations: Count = 80_000
@@ -67,18 +67,17 @@ class WithReLU:
 
 
 def cost(run: ExperimentRun, settings: AblationSettings) -> float:
-    """Seconds of all variants in all cells, each as the cell with most images; float64 counts twice."""
+    """Return the seconds if each cell took as long as that with most images; float64 counts as two variants."""
     cell = max(run.cells, key=num_private)
-    owner, training = Owner.of(cell.scenario), cell.scenario.training
-    step = seconds_per_step(lambda steps: fit(cell, owner, training.model_copy(update={"steps": steps})))
-    trained, attack = fit(cell, owner, training.model_copy(update={"steps": 1})), NTKAttack(learning_rate=0.02)
-    look = seconds_per_step(lambda steps: attacked(owner, trained, replace(attack, iterations=steps)))
+    owner, one_step = Owner.of(cell.scenario), cell.scenario.training.model_copy(update={"steps": 1})
+    trained, attack = fit(cell, owner, one_step), NTKAttack(learning_rate=0.02)
+    iteration = seconds_per_step(lambda steps: attacked(owner, trained, replace(attack, iterations=steps)))
     variants = 6 + len(settings.rates)
-    return len(run.cells) * variants * (step * planned_steps(training, len(owner.images)) + look * settings.iterations)
+    return len(run.cells) * variants * (seconds_of_training(cell, owner) + iteration * settings.iterations)
 
 
 def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False) -> dict[str, float]:
-    """Mean L2 of the reconstructions and of the floor; with `labels` the scores of `label_scores`."""
+    """Attack a trained network. Return the mean L2 of reconstructions and floor, with `labels` also `label_scores`."""
     final = {name: value + trained.delta.get(name, 0) for name, value in trained.initial.items()}
     observation = Observation(trained.model, ((trained.initial, final),), owner.data.shape)
     mean, std = owner.data.pixel_mean, owner.data.pixel_std
@@ -95,8 +94,8 @@ def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False
 
 
 def label_scores(owner: Owner, l2: Tensor, implied: Tensor) -> dict[str, float]:
-    """`found`: number of private images reconstructed to within `NEAR` of the distance to the nearest other. Of them,
-    `right`: share whose implied label has the right sign; `label_error`: mean of |implied − target|.
+    """Score the labels that reconstructions imply. `found`: number of private images within `NEAR` of their
+    reconstruction. Of these `right`: share whose implied label has the right sign; `label_error`: mean |implied − y|.
 
     l2: (N,), of the reconstructions. implied: (N, 1), f_θ₀(x̂) + Σ_j K_θ₀(x̂, x̂_j) α_j, which equation 6 sets to y.
     """
@@ -112,7 +111,7 @@ def label_scores(owner: Owner, l2: Tensor, implied: Tensor) -> dict[str, float]:
 
 
 def ablation_statistics(data: pd.DataFrame) -> Statistics:
-    """Mean L2 of every variant, and scores of labels. data: the rows of `variants_of`."""
+    """Compute the mean L2 of every variant, and the scores of labels. data: the rows of `variants_of`."""
     l2 = data.groupby("variant").l2.mean()
     by_rate = data[data.variant.isin(["recipe", "rate"])].groupby("rate").l2.mean()
     labels = data[data.variant.isin(["fitted", "stopped"])].groupby("variant")[["found", "right", "label_error"]].mean()
@@ -136,8 +135,8 @@ def ablation_statistics(data: pd.DataFrame) -> Statistics:
     cost,
 )
 def variants_of(cell: Cell, settings: AblationSettings) -> list[dict[str, Any]]:
-    """A row for each variant: `variant`, `rate` (of training), `l2`, `floor_l2`, and of linearized ones `found`,
-    `right` and `label_error` as of `label_scores`."""
+    """Return a row per variant: `variant`, `rate` (of training), `l2`, `floor_l2`; if training is linearized also
+    `found`, `right` and `label_error`, as of `label_scores`."""
     owner, training = Owner.of(cell.scenario), cell.scenario.training
     attack = NTKAttack(kernel="final", iterations=settings.iterations, learning_rate=settings.learning_rate)
     common = {"seed": cell.scenario.seed, "num_private": len(owner.images), "rate": training.learning_rate}

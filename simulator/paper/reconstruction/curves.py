@@ -49,14 +49,15 @@ def score_experiment(name: str, title: str, draw: Draw, extra: Sequence[str] = (
 
 
 def curve_experiment(name: str, title: str, hue: str, *rows: str) -> Callable[[Judge], Judge]:
-    """The same with a panel of reconstruction curves for each number of images. hue, rows: as of `draw_curves`."""
+    """Do as `score_experiment`, with a panel of reconstruction curves for each number of images. hue, rows: as of
+    `draw_curves`."""
     return score_experiment(name, title, partial(draw_curves, hue=hue, rows=rows), [hue, *rows])
 
 
 @curve_experiment("figure2", "reconstruction curves over images, width and dynamics", "width", "dynamics")
 @curve_experiment("figure22", "the curves of figure 2 for more numbers of images", "width", "dynamics")
 def size_statistics(scores: pd.DataFrame) -> Statistics:
-    """How error and recovered images go with the number of images, the width and linearized training."""
+    """Relate error and recovered images to the number of images, the width and linearized training."""
     return {
         "rank_images": spearman_within(scores, "num_private", "l2_mean", ["width", "dynamics", "seed"]),
         "rank_width": spearman_within(scores, "width", "recovered", ["num_private", "dynamics", "seed"]),
@@ -67,7 +68,7 @@ def size_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 def linearized_statistics(scores: pd.DataFrame) -> Statistics:
-    """Pairs of networks that differ in the training dynamics alone."""
+    """Compare pairs of networks that differ in the training dynamics alone."""
     pairs = paired(scores, "dynamics", "linearized", "standard", "l2_mean", SETTING)
     better = Signs.of(pairs.better < pairs.worse)
     return {"linearized_l2": pairs.better.mean(), "standard_l2": pairs.worse.mean(), "linearized_better": better}
@@ -76,7 +77,7 @@ def linearized_statistics(scores: pd.DataFrame) -> Statistics:
 @curve_experiment("figure5", "reconstruction curves with ten classes, beside two", "width", "task", "dynamics")
 @curve_experiment("figure24", "the curves of figure 5 for more numbers of images", "width", "task", "dynamics")
 def class_statistics(scores: pd.DataFrame) -> Statistics:
-    """Pairs of networks that differ in the task alone: all classes, or two groups of them."""
+    """Compare pairs of networks that differ in the task alone: all classes, or two groups of them."""
     pair = ["num_private", "width", "dynamics", "seed"]
     pairs = paired(scores, "task", "classes", binary_task(scores), "l2_mean", pair)
     by_dynamics, by_seed = pairs.groupby("dynamics").mean(), pairs.groupby("seed").mean()
@@ -97,7 +98,7 @@ def class_statistics(scores: pd.DataFrame) -> Statistics:
 @curve_experiment("figure16", "early stopping: curves for one number of images", "stop_at_loss", "width")
 @curve_experiment("figure23", "early stopping: curves for several numbers of images", "stop_at_loss", "width")
 def stopping_statistics(scores: pd.DataFrame) -> Statistics:
-    """The networks that stopped first, at the highest loss, beside those that stopped last."""
+    """Compare the networks that stopped first, at the highest loss, with those that stopped last."""
     early, late = scores.stop_at_loss.max(), scores.stop_at_loss.min()
     by_seed = paired(scores, "stop_at_loss", early, late, "l2_mean", SETTING).groupby("seed").mean()
     first, by_loss = scores[scores.stop_at_loss == early], scores.groupby("stop_at_loss")
@@ -116,7 +117,7 @@ def stopping_statistics(scores: pd.DataFrame) -> Statistics:
 
 @curve_experiment("appendix_g", "cross-entropy beside squared error", "loss", "width")
 def loss_statistics(scores: pd.DataFrame) -> Statistics:
-    """Networks trained under cross-entropy, and the mean error of the others."""
+    """Score the networks trained under cross-entropy, beside the mean error of the others."""
     own, squared = scores[scores.loss == "cross_entropy"], scores[scores.loss == "mse"]
     return {
         "l2": own.l2_mean.mean(),
@@ -128,7 +129,7 @@ def loss_statistics(scores: pd.DataFrame) -> Statistics:
 
 @curve_experiment("appendix_i", "the choice of kernel: initial, final or hybrid", "attack", "width")
 def kernel_statistics(scores: pd.DataFrame) -> Statistics:
-    """The attack in the tangent space of the initial network, of the final one, and of both (hybrid)."""
+    """Compare the attack in the tangent space of the initial network, of the final one, and of both (hybrid)."""
     table = scores.pivot_table("l2_mean", SETTING, "attack")
     by_seed, seconds = table.groupby("seed").mean(), scores.groupby("attack").seconds.mean()
     return {
@@ -142,7 +143,7 @@ def kernel_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 def few_statistics(data: pd.DataFrame) -> Statistics:
-    """Of the private images that come out best, as many as the smallest set holds: their L2 by the number of images.
+    """Score as many of the private images that come out best as the smallest set holds: L2 by the number of images.
     data: as of `image_table`."""
     few = data.num_private.min()
     best = data[data["rank"] <= few]
@@ -165,7 +166,7 @@ sweep_experiment(
 
 @curve_experiment("figure17", "LeNet-5 of growing width", "multiplier", "dynamics")
 def lenet_statistics(scores: pd.DataFrame) -> Statistics:
-    """The error by the width multiplier, also as a share of the floor's."""
+    """Return the error by the width multiplier, also as a share of the floor's."""
     share = (scores.l2_mean / scores.floor_l2_mean).groupby(scores.multiplier).mean()
     wide = share[share.index >= WIDE]
     return {
@@ -180,7 +181,7 @@ def lenet_statistics(scores: pd.DataFrame) -> Statistics:
 @curve_experiment("figure18", "Tiny-ImageNet, few images of many classes", "width", "dynamics")
 @curve_experiment("figure19", "Tiny-ImageNet: the reconstructed images", "width", "dynamics")
 def resolution_statistics(scores: pd.DataFrame) -> Statistics:
-    """The error on larger images as a share of the floor's, and what linearized training changes."""
+    """Return the error on larger images as a share of the floor's, and what linearized training changes."""
     share = scores.l2_mean / scores.floor_l2_mean
     return {
         "floor_share": share.mean(),
@@ -194,7 +195,7 @@ def resolution_statistics(scores: pd.DataFrame) -> Statistics:
     "figure3", "kernel distance against reconstruction error, two classes", partial(draw_regime, style="dynamics")
 )
 def regime_statistics(scores: pd.DataFrame) -> Statistics:
-    """How error and kernel distance of networks under standard training go together, and with width and images."""
+    """Relate error and kernel distance of networks under standard training to each other, to width and to images."""
     trained = scores[scores.dynamics == "standard"]
     larger = falling(trained, "num_private", "kernel_distance", ["width", "seed"])
     return {
@@ -212,7 +213,7 @@ def regime_statistics(scores: pd.DataFrame) -> Statistics:
     "figure20", "kernel distance against error, ten classes beside two", partial(draw_regime, style="task"), ["task"]
 )
 def task_statistics(scores: pd.DataFrame) -> Statistics:
-    """Figure 3's statistics with all classes, and kernel distances of pairs that differ in the task alone."""
+    """Return figure 3's statistics with all classes, and kernel distances of pairs that differ in the task alone."""
     pair = ["num_private", "width", "dynamics", "seed"]
     pairs = paired(scores, "task", "classes", binary_task(scores), "kernel_distance", pair)
     return {
@@ -224,9 +225,9 @@ def task_statistics(scores: pd.DataFrame) -> Statistics:
 
 
 def finetuned(record: Run) -> pd.DataFrame:
-    """The leakage table with `floor_l2_mean` as of `floors`; `trained`, which is "all layers" or "head"; `nearer`, how
-    many private images are nearer to their reconstruction than to the mean image and to one of the floor; `weights`,
-    what stands in for the paper's ImageNet weights; and the number of `public_images`."""
+    """Return the leakage table with `floor_l2_mean` as of `floors`; `trained`, which is "all layers" or "head";
+    `nearer`, how many private images are nearer to their reconstruction than to the mean image and to one of the floor;
+    `weights`, what stands in for the paper's ImageNet weights; and the number of `public_images`."""
     own, keys = record.samples, ["cell", "attack"]
     near = ((own.l2 < own.mean_image_l2) & (own.l2 < own.floor_l2)).groupby([own[key] for key in keys]).sum()
     scores = record.leakage.merge(floors(record), on=keys).merge(near.rename("nearer").reset_index(), on=keys)
@@ -237,7 +238,7 @@ def finetuned(record: Run) -> pd.DataFrame:
 
 
 def ntk_statistics(data: pd.DataFrame) -> Statistics:
-    """Of figure 4. data: as of `finetuned`."""
+    """Score the NTK attack for figure 4. data: as of `finetuned`."""
     ntk = data[data.attack == "ntk"]
     by_size = ntk.groupby("num_private")
     return {
@@ -254,7 +255,7 @@ def ntk_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def span_statistics(data: pd.DataFrame) -> Statistics:
-    """Of both attacks on the same networks. data: as of `finetuned`."""
+    """Score both attacks on the same networks. data: as of `finetuned`."""
     ntk, span = data[data.attack == "ntk"], data[data.attack == "span"]
     returned = span.groupby("trained")[["num_reconstructed", "num_private"]].sum()
     return {
@@ -273,7 +274,7 @@ def span_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def pretrained_on(record: Run) -> str:
-    """What stands in for the paper's ImageNet weights, in words."""
+    """Say what stands in for the paper's ImageNet weights."""
     scenario, model = record.scenario, record.scenario.model
     if model.pretrain is None:
         return "weights from a file" if model.checkpoint else "not pretrained"

@@ -1,4 +1,4 @@
-"""Figures 7 and 11: what the duals say of an image, how easily it is reconstructed and how slowly it was fitted."""
+"""Figures 7 and 11: the dual of an image tells how easily it is reconstructed, and how slowly it was fitted."""
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -26,12 +26,12 @@ from simulator.tools.distillation import Owner
 
 DUALS = ["accumulated", "finite_width", "infinite_width"]
 NETWORK = ["num_private", "width", "dynamics", "seed"]
-PROTECTED = 0.9  # share of the floor's distance from which on images count as protected
+PROTECTED = 0.9  # of the floor's distance: images further away than this share count as protected
 RIDGE = 1e-9  # of kernels in float64: regression without a ridge, and safe from rounding
 
 
 def dual_statistics(data: pd.DataFrame) -> Statistics:
-    """Within each network: the rank correlation of |α| and L2, and L2 of the quarters with the smallest and largest."""
+    """Compute per network the rank correlation of |α| and L2, and L2 of the quarters of smallest and largest |α|."""
     networks = [network for _, network in data.groupby(NETWORK)]
     ranks = pd.Series([spearman(network, "alpha", "l2") for network in networks])
     quarters = pd.DataFrame([weak_and_strong(network) for network in networks])
@@ -52,7 +52,7 @@ def dual_statistics(data: pd.DataFrame) -> Statistics:
     partial(draw_scatter, x="alpha", y="l2", style="dynamics"),
 )
 def dual_table(record: Run) -> pd.DataFrame:
-    """A row per private image: |α| = |K⁻¹ y| with the kernel at infinite width, l2, and `found_dual`, the attack's."""
+    """Return a row per private image: `alpha`, |K⁻¹ y| at infinite width, `l2`, and `found_dual`, the attack's |α|."""
     settings = score_table(record).set_index("cell")
     parts = []
     for name, own in record.samples.groupby("cell"):
@@ -65,8 +65,8 @@ def dual_table(record: Run) -> pd.DataFrame:
 
 
 def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
-    """Mean L2 of the images in the lowest (`weak`) and the highest (`strong`) quarter of |α|, and the
-    floor of the lowest (`floor`): public images or their mean, whichever are nearer."""
+    """Return the mean L2 of the images in the lowest (`weak`) and the highest (`strong`) quarter of |α|, and the floor
+    of the lowest (`floor`): of public images or of their mean, whichever are nearer."""
     low, high = network.alpha.quantile([0.25, 0.75])
     weak, strong = network[network.alpha <= low], network[network.alpha >= high]
     floor = float(weak[["floor_l2", "mean_image_l2"]].mean().min())
@@ -75,7 +75,7 @@ def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class ResidualAccumulator(Defense):
-    """Follows the duals of local training: it changes nothing, it adds up the residuals as SGD adds up gradients.
+    """Computes the duals of local training without changing it: adds up residuals as SGD adds up gradients.
 
     One step of rate η and momentum μ on the mean of ½ (f − y)² moves θ by η v with v ← μ v + (1/N) Σ_j r_j ∇f(x_j),
     r_j = y_j − f(x_j). While ∇f stays what it was, Δθ = Σ_j α_j ∇f(x_j) where α_j sums up the same v over r_j / N: the
@@ -102,7 +102,7 @@ class ResidualAccumulator(Defense):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A network that was trained, all in float64. initial: θ₀. delta: Δθ. duals: (N, K), summed up on the way."""
+    """A trained network, all in float64. initial: θ₀. delta: Δθ. duals: (N, K), added up in training."""
 
     model: nn.Module
     initial: State
@@ -123,17 +123,22 @@ def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype:
     return Fit(model, initial, delta, followed.duals.double(), report)
 
 
-def training_cost(run: ExperimentRun, _: Section) -> float:
-    """The largest network as often as there are networks, trained to its limit of steps."""
-    cell = max(run.cells, key=lambda cell: num_private(cell) * option_values(cell.scenario.model).get("width", 0) ** 2)
-    owner, training = Owner.of(cell.scenario), cell.scenario.training
+def seconds_of_training(cell: Cell, owner: Owner) -> float:
+    """Return the seconds of `fit` to its limit of steps, from a few steps measured now."""
+    training = cell.scenario.training
     step = seconds_per_step(lambda steps: fit(cell, owner, training.model_copy(update={"steps": steps})))
-    return len(run.cells) * step * planned_steps(training, len(owner.images))
+    return step * planned_steps(training, len(owner.images))
+
+
+def training_cost(run: ExperimentRun, _: Section) -> float:
+    """Return the seconds if every network were as large as the largest, and trained to its limit of steps."""
+    cell = max(run.cells, key=lambda cell: num_private(cell) * option_values(cell.scenario.model).get("width", 0) ** 2)
+    return len(run.cells) * seconds_of_training(cell, Owner.of(cell.scenario))
 
 
 def accumulated_statistics(data: pd.DataFrame) -> Statistics:
-    """How well Δθ is explained, and the correlation within each network of the magnitudes of duals: their signs are
-    those of the targets, and would agree whatever else does not. data: as of `accumulated_table`."""
+    """Tell how well Δθ is explained, and the correlation of |α| within each network; the signs of duals are those of
+    the targets and agree in any case. data: as of `accumulated_table`."""
     agreement = data[DUALS].abs().groupby([data[name] for name in NETWORK]).corr().accumulated.unstack()
     frozen = data[data.dynamics == "linearized"].groupby(NETWORK).unexplained.first()
     found: dict[str, object] = {"unexplained": frozen.max(), "linearized_networks": len(frozen)}
@@ -144,7 +149,7 @@ def accumulated_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
-    """|α|, each on a scale of its own: the largest of a network is 1."""
+    """Draw computed against accumulated |α|, each scaled so that the largest of a network is 1."""
     sizes = data[DUALS].abs()
     scaled = data.assign(**(sizes / sizes.groupby([data[name] for name in NETWORK]).transform("max")))
     kinds = scaled.melt([*NETWORK, "accumulated"], DUALS[1:], "kernel", "computed")
@@ -160,8 +165,8 @@ def draw(data: pd.DataFrame) -> plt.Figure:
     training_cost,
 )
 def accumulated_table(cell: Cell, _: Section) -> pd.DataFrame:
-    """A row per image: α summed up in training, by regression with the kernel at θ₀, and at infinite width. Of their
-    network `unexplained`, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals summed up in training, and the loss."""
+    """Return a row per image: α added up in training, by regression with the kernel at θ₀, and at infinite width.
+    Beside them `unexplained`, ‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖ with the duals added up, and the loss."""
     owner = Owner.of(cell.scenario)
     trained = fit(cell, owner)
     images, targets = owner.images.double(), owner.targets.double()

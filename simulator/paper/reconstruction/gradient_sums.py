@@ -33,7 +33,7 @@ STEP = ["num_private", "width", "dynamics", "seed"]  # of the networks that went
 
 
 def kkt_statistics(data: pd.DataFrame) -> Statistics:
-    """Both attacks on the same networks, and what the norms of their parameters say. data: as of `beside_kkt`."""
+    """Compare both attacks on the same networks, and the norms of their parameters. data: as of `beside_kkt`."""
     scores = networks(data)
     norms = scores[scores.attack == "ntk"]
     table = scores.pivot_table("l2_mean", NETWORK, "attack")
@@ -56,8 +56,8 @@ def kkt_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def norm_table(record: Run) -> pd.DataFrame:
-    """‖θ₀‖, ‖Δθ‖ and ‖θ_f‖ of every network, and the share of θ_f that its images' gradients at θ_f leave
-    `unexplained` whatever their weights; at a KKT point of the margin it is 0 (Haim et al. 2022, equation 4)."""
+    """Return ‖θ₀‖, ‖Δθ‖ and ‖θ_f‖ of every network, and `unexplained`, the share of θ_f that its images' gradients at
+    θ_f leave whatever their weights. At a KKT point of the margin that is 0 (Haim et al. 2022, equation 4)."""
     rows = []
     for name, cell in record.cells.items():
         observation, _ = record.observation(1, 0, cell=name)
@@ -79,12 +79,12 @@ def norm_table(record: Run) -> pd.DataFrame:
     partial(draw_curves, hue="attack", rows=["loss"]),
 )
 def beside_kkt(record: Run) -> pd.DataFrame:
-    """`image_table` with the norms of each network."""
+    """Return `image_table` with the norms of each network."""
     return image_table(record, ["loss"]).merge(norm_table(record), on=NETWORK, validate="m:1")
 
 
 def step_statistics(data: pd.DataFrame) -> Statistics:
-    """How near the images come, and the correlation of the duals of those recovered. data: as of `one_step`."""
+    """Compute how near the images come, and the correlation of the duals of those recovered. data: as of `one_step`."""
     scores, own = networks(data), data[data.identified_at_20_db]
     return {
         "unexplained": data.unexplained.max(),
@@ -100,8 +100,8 @@ def step_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def explained(cell: Cell, record: Run) -> tuple[float, Tensor]:
-    """(‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖, what the gradient of the mean loss does not explain; α_j = η (y_j − f_θ₀(x_j))
-    / N, (N, 1)), both in float64."""
+    """Return (‖Δθ − Σ_j α_j ∇f_θ₀(x_j)‖ / ‖Δθ‖, which the gradient of the mean loss does not explain; α_j = η (y_j −
+    f_θ₀(x_j)) / N, (N, 1)), both in float64."""
     observation, _ = record.observation(1, 0, cell=cell.name)
     owner, model = Owner.of(cell.scenario), observation.model.double()
     images, state = owner.images.double(), cast_state(observation.initial, torch.device("cpu"), torch.float64)
@@ -112,8 +112,8 @@ def explained(cell: Cell, record: Run) -> tuple[float, Tensor]:
 
 
 def dual_pairs(cell: Cell, record: Run) -> pd.DataFrame:
-    """A row per private image: its dual in the step (`residual`), that of its reconstruction (`found_dual`), whether it
-    was recovered (`identified_at_20_db`), and of the step what is `unexplained`."""
+    """Return a row per private image: its dual in the step (`residual`), that of its reconstruction (`found_dual`),
+    whether it was recovered (`identified_at_20_db`), and what the step leaves `unexplained`."""
     missed, duals = explained(cell, record)
     own = record.samples[record.samples.cell == cell.name].sort_values("image")
     path = record.store(cell.name).reconstruction_path(ObservationKey(1, 0, "server"), own.attack.iloc[0])
@@ -132,7 +132,7 @@ def dual_pairs(cell: Cell, record: Run) -> pd.DataFrame:
     partial(draw_curves, hue="width", rows=["dynamics"]),
 )
 def one_step(record: Run) -> pd.DataFrame:
-    """`image_table` with the rows of `dual_pairs`."""
+    """Return `image_table` with the rows of `dual_pairs`."""
     pairs = pd.concat([dual_pairs(cell, record) for cell in record.cells.values()], ignore_index=True)
     return image_table(record).merge(pairs, on=[*STEP, "image"], validate="1:1")
 
@@ -151,15 +151,15 @@ class MinibatchSettings(Section):
 
 
 def cost(_: ExperimentRun, settings: MinibatchSettings) -> float:
-    """From the smallest reconstruction: time grows with the candidates, and each process has to start."""
+    """Return the seconds, from the smallest size: time grows with the candidates, and each process has to start."""
     smallest = clocked(peak_in_new_process, min(settings.candidates), settings.batch)
     return 2 * smallest * sum(count / min(settings.candidates) for count in settings.candidates)
 
 
 def minibatch_statistics(data: pd.DataFrame) -> Statistics:
-    """The largest difference of gradients, and how the memory of both ways grows from the smallest to the largest
-    reconstruction. The gradient in the images themselves, which every form of the loss has to hold, is not counted in
-    the growth of Algorithm 2."""
+    """Compute the largest difference of gradients, and how the memory of both ways grows from the smallest to the
+    largest reconstruction. The growth of Algorithm 2 is without the gradient in the images themselves, which every form
+    of the loss has to hold."""
     compared = data[data.method == COMPARED]
     table = data.pivot_table("mib", "candidates", "method")  # comparisons have none
     ends = [int(table.index[0]), int(table.index[-1])]
@@ -178,12 +178,12 @@ def minibatch_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def image_memory(count: int) -> float:
-    """MiB of `count` float32 images, or of the gradient in them."""
+    """Return the MiB of `count` float32 images, or of the gradient in them."""
     return count * torch.Size(SHAPE).numel() * 4 / 2**20
 
 
 def largest_error(count: int, batch: int, double_backward: bool) -> float:
-    """Relative difference of loss and gradients between one batch and many, in float64."""
+    """Return the relative difference of loss and gradients between one batch and many, in float64."""
     generator = torch.Generator().manual_seed(0)
     model = relu_mlp(64, generator).double()
     state = model.state_dict()
@@ -195,7 +195,7 @@ def largest_error(count: int, batch: int, double_backward: bool) -> float:
 
 
 def gradients(objective: Objective, images: Tensor, duals: Tensor, batch: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, its gradient in the images, in the duals), all at once or in batches."""
+    """Return (loss, its gradient in the images, in the duals), all at once or in batches."""
     images, duals = images.clone().requires_grad_(), duals.clone().requires_grad_()
     if batch is None:
         loss = objective.loss(images, duals, BETA)

@@ -1,4 +1,4 @@
-"""Figures 6 and 21: leave out what was reconstructed best, train again, and the next layer can be reconstructed."""
+"""Figures 6 and 21: leave out the images that were reconstructed best, train again, and reconstruct the next ones."""
 
 import math
 from collections.abc import Callable
@@ -30,17 +30,17 @@ from simulator.paper.measures import draw_lines, floor_of, spearman
 from simulator.scenario.scenario import Cell, Scenario
 from simulator.tools.distillation import Owner
 
-FITTED, UNDERFIT, INFINITE = "fitted", "underfit", "infinite width"
-REFERENCE_STAGES = 20
-RIDGE = 1e-5  # of kernel regression, as where distilled sets are judged
+FITTED, UNDERFIT, INFINITE = "fitted", "underfit", "infinite width"  # regimes
+REFERENCE_STAGES = 20  # at infinite width
+RIDGE = 1e-5  # of kernel regression, as for distilled sets, in units of the kernel's mean diagonal
 
 
 class OnionSettings(Section):
     """drop: images left out in each stage. until: images of the last stage. width_per_image: of both hidden layers.
-    balanced: whether as many of each class are left out. underfit_loss: the loss at which training stops when all
-    stages are gone through once more, underfit. draws: random subsets to compare with. reference_images: images of the
-    same onion by |α| at infinite width, which needs neither training nor an attack. iterations, learning_rate, attack:
-    of the attack, the last its further options."""
+    balanced: whether the same number is left out of each class. underfit_loss: where training stops in a second pass
+    through all stages; None for no second pass. draws: random subsets to compare with. reference_images: images of the
+    onion at infinite width, which |α| peels without training or attack. iterations, learning_rate, attack: options of
+    the attack, `attack` all further ones."""
 
     drop: Count = 20
     until: Count = 100
@@ -54,7 +54,7 @@ class OnionSettings(Section):
     attack: dict[str, Any] = Field(default_factory=dict)
 
     def stages(self, images: int) -> list[int]:
-        """The number of images of each; InputError where there is one stage alone."""
+        """Return the number of images of each stage. Raise InputError if there is only one stage."""
         found = list(range(images, self.until - 1, -self.drop))
         if len(found) < 2:
             raise InputError(f"{images} images, {self.drop} less in each stage, until {self.until}: only one stage")
@@ -62,7 +62,7 @@ class OnionSettings(Section):
 
 
 class Peeling:
-    """One data owner's images, left out layer by layer; the network's width follows their number (appendix H.6)."""
+    """Leaves out one owner's images layer by layer; the network's width is proportional to their number (H.6)."""
 
     def __init__(self, owner: Owner, settings: OnionSettings, training: TrainingConfig):
         self.owner, self.settings, self.training = owner, settings, training
@@ -72,27 +72,27 @@ class Peeling:
         self.test_images = owner.data.normalization.inputs(test_images)
 
     def table(self) -> pd.DataFrame:
-        """A row per stage and way to choose: `chosen`, `num_private`, `accuracy`, `minority` (share of the smaller
-        class); for `easiest` also `l2_mean`, `l2_easiest` (of those left out next), `l2_before` (of these images,
-        one stage before), `floor_l2_mean`, `dual_rank`."""
+        """Return a row per stage and way to choose: `chosen`, `num_private`, `accuracy`, `minority` (share of the
+        smaller class); for `easiest` also `l2_mean`, `l2_easiest` (of those left out next), `l2_before` (of these
+        images, one stage before), `floor_l2_mean`, `dual_rank`."""
         rows = self.easiest()
         for draw in range(self.settings.draws):
             rows += self.ranked(f"random {draw}", partial(self.random, draw))
-        rows += self.ranked("duals", self.largest_duals)
+        rows += self.ranked("duals", self.dual_norms)
         frame = pd.DataFrame(rows)
         return frame.assign(chosen=frame.chosen.str.partition(" ")[0])
 
     def easiest(self) -> list[dict[str, object]]:
-        """A row per stage; after each, the images that the attack reconstructs best are left out.
+        """Return a row per stage. After each, the images that the attack reconstructs best are left out.
 
-        How well the other images were reconstructed before is measured on a second network. On the first one they were
-        chosen because they came out badly, and would come out better a second time whatever is left out.
+        `l2_before` of the images that stay is measured on a second network. On the first one they stay because they
+        came out badly, and would come out better a second time whatever is left out (regression to the mean).
         """
         kept, rows, before = torch.arange(len(self.owner.images)), [], math.nan
         for count in self.stages:
             initial, model = self.trained(kept)
             l2, floor = self.attacked(kept, initial, model)
-            size = self.largest_duals(kept)
+            size = self.dual_norms(kept)
             order = l2.sort().values[: self.settings.drop]
             rank = pd.Series(l2.numpy()).corr(pd.Series(size.numpy()), method="spearman")
             scores = {"l2_mean": float(l2.mean()), "l2_easiest": float(order.mean()), "l2_before": before}
@@ -106,7 +106,7 @@ class Peeling:
         return rows
 
     def ranked(self, chosen: str, rank: Callable[[Tensor], Tensor]) -> list[dict[str, object]]:
-        """A row per stage after the first; the same number of images is left out by another rank, without an attack."""
+        """Return a row per stage after the first, with as many images left out, by `rank` and without an attack."""
         kept, rows = torch.arange(len(self.owner.images)), []
         for _ in self.stages[1:]:
             kept = self.without(kept, rank(kept))
@@ -120,8 +120,8 @@ class Peeling:
     def random(self, draw: int, kept: Tensor) -> Tensor:
         return torch.rand(len(kept), generator=torch_generator(self.owner.scenario.seed, f"onion/{draw}", len(kept)))
 
-    def largest_duals(self, kept: Tensor) -> Tensor:
-        """The rank of the defense `prune_easiest`."""
+    def dual_norms(self, kept: Tensor) -> Tensor:
+        """Return |α| (N,) of the images `kept`, by which the defense `prune_easiest` ranks them."""
         data = TrainingSet(self.owner.images[kept].to(self.device), self.owner.targets[kept].to(self.device))
         return duals(self.network(len(kept)).to(self.device), data).norm(dim=1).cpu()
 
@@ -132,7 +132,7 @@ class Peeling:
         return build_model(config, self.owner.data.shape, self.owner.targets.shape[1], seed)
 
     def trained(self, kept: Tensor, purpose: str = "onion") -> tuple[dict[str, Tensor], nn.Module]:
-        """(θ₀, the network at θ_f); every way to choose starts a stage from the same θ₀."""
+        """Train on the images `kept`; return (θ₀, the network at θ_f). θ₀ is the same for every way to choose them."""
         model = self.network(len(kept), purpose)
         initial = deepcopy(model.state_dict())
         images, targets = self.owner.images[kept], self.owner.targets[kept]
@@ -140,7 +140,7 @@ class Peeling:
         return initial, model.cpu()
 
     def attacked(self, kept: Tensor, initial: dict[str, Tensor], model: nn.Module) -> tuple[Tensor, float]:
-        """((N,) L2 of the reconstruction curve, the floor as of `floor_of`)."""
+        """Attack a network; return (L2 of each image `kept` to its reconstruction, (N,), the floor of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
         observation = Observation(model, ((initial, model.state_dict()),), data.shape)
         knowledge = Knowledge(len(kept), pixel_mean=data.pixel_mean, pixel_std=data.pixel_std)
@@ -164,7 +164,7 @@ class Peeling:
 
 
 def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFrame:
-    """Accuracy of kernel regression at infinite width, the largest |α| = |K⁻¹y| left out in turn, and random ones.
+    """Measure the accuracy of kernel regression at infinite width after each stage, by |α| = |K⁻¹y| and at random.
 
     A twentieth of `reference_images` is left out in each stage, down to a fifth of them.
     """
@@ -191,7 +191,7 @@ def at_infinite_width(scenario: Scenario, settings: OnionSettings) -> pd.DataFra
 
 
 def cost(run: ExperimentRun, settings: OnionSettings) -> float:
-    """The largest network's training and attack, once for each network; says how many there are."""
+    """Return the seconds if each network took as long as the largest; print how many networks and attacks there are."""
     scenario = run.cells[0].scenario
     owner, training = Owner.of(scenario), scenario.training
     stages = len(settings.stages(len(owner.images)))
@@ -216,13 +216,13 @@ def cost(run: ExperimentRun, settings: OnionSettings) -> float:
 
 
 def advantage(data: pd.DataFrame, chosen: str = "easiest") -> pd.DataFrame:
-    """Accuracy after leaving out by `chosen`, minus that after leaving out at random: `seed`, `num_private`, `gain`."""
+    """Subtract accuracy after leaving out at random from that by `chosen`: columns `seed`, `num_private`, `gain`."""
     table = data.pivot_table("accuracy", ["seed", "num_private"], "chosen").reindex(columns=[chosen, "random"])
     return (table[chosen] - table["random"]).dropna().rename("gain").reset_index()
 
 
 def onion_statistics(data: pd.DataFrame) -> Statistics:
-    """What both figures ask of the layers: errors, accuracies and balance of classes as images are left out."""
+    """Compute for both figures errors, accuracies and the balance of classes as images are left out."""
     fitted, infinite = data[data.regime == FITTED], data[data.regime == INFINITE]
     gain, last = advantage(fitted), fitted.num_private.min()
     minority = fitted[fitted.num_private == last].groupby("chosen").minority.mean()
@@ -241,7 +241,7 @@ def onion_statistics(data: pd.DataFrame) -> Statistics:
 
 
 def layer_statistics(easiest: pd.DataFrame) -> Statistics:
-    """Of the stages in which the easiest images are left out: is the next layer easier, and why these images?"""
+    """Ask of stages that leave out the easiest images whether the next layer gets easier, and whether duals tell it."""
     before = easiest.dropna(subset="l2_before")
     stages = before.groupby("num_private")[["l2_before", "l2_mean"]].mean().sort_index(ascending=False)
     changes = (before.l2_mean - before.l2_before).groupby(before.seed).mean()
@@ -262,8 +262,8 @@ def layer_statistics(easiest: pd.DataFrame) -> Statistics:
 
 
 def gain_statistics(name: str, gain: pd.DataFrame) -> Statistics:
-    """A table of `advantage` in the mean, by seed, and in how many seeds it is above and below 0; None where there is
-    none, since that regime was not asked for."""
+    """Return the mean of a table of `advantage`, its means by seed, and in how many seeds they are above and below 0.
+    Each is None for an empty table, of a regime that was not asked for."""
     by_seed = gain.groupby("seed").gain.mean()
     signs = {f"{name}_positive": Signs.of(by_seed > 0), f"{name}_negative": Signs.of(by_seed < 0)}
     found = {name: gain.gain.mean(), f"{name}_by_seed": by_seed, f"{name}_seed_mean": by_seed.mean(), **signs}
@@ -271,7 +271,7 @@ def gain_statistics(name: str, gain: pd.DataFrame) -> Statistics:
 
 
 def draw(data: pd.DataFrame) -> plt.Figure:
-    """Accuracy and error against the number of images left, means over seeds with their range."""
+    """Draw accuracy and error against the number of images left, means over seeds with their range."""
     data = data[data.regime != INFINITE]
     long = data.melt(["num_private", "chosen", "regime", "seed"], ["accuracy", "l2_mean", "l2_before"], "measure")
     axes = {"sharey": False}

@@ -21,7 +21,7 @@ from simulator.paper.constancy import (
     measure,
     measure_loss,
     measure_training,
-    shrink,
+    scale_change,
 )
 
 
@@ -63,7 +63,7 @@ def test_the_update_ends_on_the_radius():
         for parameter in model.parameters():
             parameter.add_(0.1)
     before = {name: parameter - start[name] for name, parameter in model.named_parameters()}
-    shrink(model, start, 0.25)
+    scale_change(model, start, 0.25)
     assert all(torch.allclose(p - start[n], 0.25 * before[n], atol=1e-6) for n, p in model.named_parameters())
 
 
