@@ -1,5 +1,6 @@
 """What an audit says that it costs, and what it leaves for want of time."""
 
+import json
 import os
 import re
 from collections import deque
@@ -125,6 +126,15 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     recorded = record(tmp_path / "rec", clients=(2, 0))
     files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
     audited(recorded, "said", attacks=["mean_image", "span"], display=Shown(), **files)
-    assert said[0] == "3 updates of 1 rounds (2 server, 1 observer): 3 × mean_image, 3 × span"
+    assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span"
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
-    assert said[1].startswith("cost: about ") and "of processor time" in said[1] and "idle cores" in said[1]
+    assert re.match(r"cost: about (\d+ s) of processor time, \1 on 1 idle core \(", said[1])  # one attack at a time
+
+
+def test_a_recording_s_problems_are_said_before_its_audit(tmp_path, capsys):
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    contents = json.loads((recorded / "recording.json").read_text())
+    lost = "round 1, of node 30: a client returned nothing (ClientFailed: no reply came)"
+    (recorded / "recording.json").write_text(json.dumps({**contents, "problems": [lost]}))
+    audited(recorded, "said", attacks=["mean_image"])
+    assert f"fedspill: warning: recording: {lost}\n" in capsys.readouterr().err
