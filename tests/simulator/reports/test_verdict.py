@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attacks import ATTACKS
+from attacks.base import Attack
 from attacks.update.private_set import UNKNOWN_MEAN
 from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
@@ -127,7 +129,41 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
     assert "by attack 'span', counting those that the attack held back (0 returned)." in found.headline
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert f"{held}attacker has 5." in found.of("shown")
-    assert any("gave up in 1 of 1 attack," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
+    assert any("gave up in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
+
+
+def test_an_attack_that_gave_up_is_counted_among_its_own_cases():
+    """One of two cases of span, of five attacks in all."""
+    gave_up = {"num_reconstructed": 0, "detail": "nothing returned: too many images"}
+    rows = table(gave_up, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
+    assert any(line.startswith("Attack 'span' gave up in 1 of 2 cases, ") for line in verdict(rows).of("tried"))
+
+
+def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth():
+    """A newcomer's case: --truth held another client's images, and the verdict was that nothing was shown."""
+    exact = {"num_vouched": 8, "relative_residual": 0.026}
+    found = verdict(table(exact))
+    doubt = (
+        "Attack 'span' returned 8 images of client 0 in round 1 that passed its own test and leave 0.026 of the update "
+        "unexplained, and they are none of the private images that were given: check whose these are, and that they "
+        "are what was trained on."
+    )
+    assert found.level == "nothing shown" and found.headline.startswith(f"{doubt} Nothing was shown to leak by 'span'")
+    among_others = verdict(table(exact, recovered(8, client=1)))
+    assert among_others.level == "exposed" and doubt in among_others.of("caveats")
+    for row in (exact | recovered(1), exact | {"relative_residual": 0.83}, exact | {"num_features": 8}, {}):
+        assert "none of the private images" not in str(verdict(table(row)).as_json())
+
+
+def test_an_attack_of_the_user_s_is_none_that_we_have_not_tried():
+    class Theirs(Attack):
+        name = "theirs"
+
+    ATTACKS["theirs"] = Theirs
+    try:
+        assert "theirs" not in str(verdict(table(recovered(8))).of("caveats"))
+    finally:
+        del ATTACKS["theirs"]
 
 
 def test_images_that_are_off_in_brightness_count():
