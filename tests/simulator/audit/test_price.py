@@ -8,18 +8,19 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 
 from clients import time_limit
 from simulator.audit import price
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
-from simulator.audit.run_audit import _of_workers
+from simulator.audit.run_audit import _of_workers, audit
 from simulator.evaluation.job import Job, JobResult, Setting
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import finished_cells
 from simulator.run.display import Display
 from simulator.scenario.sections import AttackConfig
-from tests.simulator.audit.recorded import record
-from tests.simulator.audit.test_audit import audited
+from tests.simulator.audit.recorded import SHAPE, record
+from tests.simulator.audit.test_audit import SPAN, audited
 
 
 @pytest.fixture
@@ -138,3 +139,25 @@ def test_a_recording_s_problems_are_said_before_its_audit(tmp_path, capsys):
     (recorded / "recording.json").write_text(json.dumps({**contents, "problems": [lost]}))
     audited(recorded, "said", attacks=["mean_image"])
     assert f"fedspill: warning: recording: {lost}\n" in capsys.readouterr().err
+
+
+def test_a_model_that_trains_what_clients_freeze_is_doubted(tmp_path, capsys):
+    """The first layer's checkpoints after the round are those before it."""
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    sent = load_file(recorded / "checkpoints" / "global_0000.safetensors")
+    for path in (recorded / "checkpoints").glob("client_*.safetensors"):
+        save_file({**load_file(path), "1.weight": sent["1.weight"], "1.bias": sent["1.bias"]}, path)
+    audited(recorded, "said", attacks=["mean_image"])
+    doubt = "warning: round 1, client 0: 2 of 6 parameters that --model trains did not move (1.weight, 1.bias): where "
+    assert doubt in capsys.readouterr().err
+    (recorded / "net.py").write_text((recorded / "net.py").read_text() + FROZEN)
+    run = audit(recorded, f"{recorded}/net.py:frozen", SHAPE, out=recorded / "mended", page=False, **SPAN)
+    assert "did not move" not in capsys.readouterr().err and len(run.leakage) == 3
+
+
+FROZEN = """
+def frozen():
+    model = net()
+    model[1].requires_grad_(False)
+    return model
+"""
