@@ -139,7 +139,10 @@ class AuditPlan:
         allow_code(options.model)  # it was typed
         model = construct(ModelConfig(name=options.model), options.shape, outputs=0)
         if len(found := outputs_of(model, options.model, options.shape)) != 1:
-            raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")
+            raise InputError(
+                f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed; for one "
+                "number an image return (N, 1)"
+            )
         keys = _chosen(recording, options)
         most = max((recording.granted(key).num_private or 0 for key in keys), default=0)
         attacks = options.attacks or default_attacks(model, options.shape, most, options.candidates is not None)

@@ -284,3 +284,19 @@ def test_a_private_image_among_the_public_ones_is_no_guess_at_it(recorded, tmp_p
     columns = ["recovered", "leakage", "floor_leakage", "membership_auc"]
     assert both[columns].tolist() == pytest.approx(apart[columns].tolist())
     assert "10 of 15 public images are left out: 10 among the private ones" in both.detail
+
+
+def test_a_regression_head_of_no_row_is_refused_with_the_remedy(recorded):
+    (recorded / "reg.py").write_text(REGRESSION)
+    with pytest.raises(InputError, match=r"has outputs of shape \(\): a row .* return \(N, 1\)"):
+        audit(recorded, f"{recorded}/reg.py:net", SHAPE, out=recorded / "reg", **SPAN)
+
+
+REGRESSION = """
+from torch import nn
+class Squeezed(nn.Linear):
+    def forward(self, images):
+        return super().forward(images.flatten(1)).squeeze(1)
+def net():
+    return Squeezed(64, 1)
+"""

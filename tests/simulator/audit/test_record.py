@@ -190,6 +190,12 @@ def test_a_client_that_does_not_answer_is_noted(tmp_path, caplog):
     assert recording.contents.problems == (noted,) and noted in caplog.text
 
 
+def test_the_command_that_is_logged_can_be_pasted_whatever_the_path(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    by_hand(Record(fedavg(), tmp_path / "läufe mit raum"), rounds=1)
+    assert f"fedspill: next, fedspill audit '{tmp_path / 'läufe mit raum'}' --model " in caplog.text
+
+
 def test_a_weight_that_is_no_number_of_images_is_not_taken_for_one(tmp_path):
     """Clients weighted by their loss, 2.36, which report 8 images beside it; and by that loss alone."""
     weighted = fedavg(weighted_by_key="loss")

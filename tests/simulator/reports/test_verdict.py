@@ -53,9 +53,11 @@ def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
         ("{}", "told nothing."),
         (None, "told nothing."),
         ('{"pixel_mean": [0.3]}', "told nothing but the mean of the pixels, which every participant knows."),
-        ('{"num_private": 8}', "told nothing but the number of images (num-examples), which clients report to FedAvg."),
+        ('{"num_private": 8}', "told nothing but the number of images (num-examples), which clients report to the "
+         "server."),
         ('{"num_private": 8, "steps": 3, "pixel_mean": [0.3]}', "told the number of steps, and the number of images "
-         "(num-examples), which clients report to FedAvg, and the mean of the pixels, which every participant knows."),
+         "(num-examples), which clients report to the server, and the mean of the pixels, which every participant "
+         "knows."),
         ('{"labels": [1], "pixel_range": [0, 1]}', "told their labels, and the range of the pixels, "
          "which every participant knows."),
     ],
