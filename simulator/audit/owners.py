@@ -180,8 +180,8 @@ SURE = 0.75  # AUC of a file's images against all others, from which on the upda
 
 
 def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
-    """Return client -> number of its file, by the clients' own names, or by their node ids; None if a client has no
-    file. `client_03`, `3` and `03` are the file of client 3."""
+    """Return client -> number of its file, by the clients' own names, or by their node ids; None if clients have no
+    file and files no client. `client_03`, `3` and `03` are the file of client 3."""
     numbered = {_name(file): number for number, file in enumerate(files.names)}
     named = {client: str(seen.name) for client, seen in clients.items() if seen.name is not None}
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
@@ -190,7 +190,8 @@ def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict
         # a node whose id is its place in the recording was numbered by the recording: no file means it by that
         ids = {client: str(seen.node) for client, seen in clients.items() if seen.node != client}
         found = {client: by_id[node] for client, node in ids.items() if node in by_id}
-    return found if found and len(found) == len(clients) else None
+    whole = len(found) == len(clients) or set(found.values()) == set(range(len(files.names)))
+    return found if found and whole else None
 
 
 def _name(file: str) -> str:

@@ -173,6 +173,7 @@ class Told(NamedTuple):
 def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Told:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
+        observation.without_zero_updates()  # raises where there is nothing to tell anybody from
         *files, left_out = source.files()
         candidates, outsiders = (to_input_space(file.images, observation, knowledge) for file in files)
         told = tell_members(observation, knowledge, torch.cat([candidates, outsiders]), labels_of(files))

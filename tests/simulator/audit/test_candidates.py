@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
-from attacks import InputError
+from attacks import InputError, Knowledge, Observation
 from simulator.audit.run_audit import audit
+from simulator.evaluation.candidate_images import AuditCandidates, tell_candidates
 from simulator.reports.gate import judge, parse_limits
 from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
-from tests.simulator.audit.recorded import SHAPE, record
+from tests.simulator.audit.recorded import SHAPE, network, record
 
 NOT_TRIED = "Membership: not tried: give --candidates and --public."
 
@@ -132,6 +133,16 @@ def test_copies_calibrate_nothing_and_a_candidate_is_no_image_of_no_member(audit
     assert run.leakage.detail.str.contains(left).all()
     frame = pd.read_csv(run.path / "membership" / "round_0001_client_00_server.csv")
     assert frame.member[:30].tolist() == frame.member[30:].tolist() and len(frame) == 60
+
+
+def test_of_an_update_of_zero_membership_says_that_it_is_zero(recorded):
+    model = network()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    source = AuditCandidates(recorded / "candidates.npz", recorded / "public.npz", SHAPE)
+    told = tell_candidates(source, Observation(model, ((start, start),), SHAPE), Knowledge(pixel_mean=(0.3,)))
+    assert told.columns == {} and told.notes == [
+        "membership of the candidates: the update is zero: the client returned the checkpoint it was sent"
+    ]
 
 
 def test_an_update_that_tells_nobody_is_said_to_tell_nobody(audited):
