@@ -372,7 +372,7 @@ def _settings(good: pd.DataFrame) -> tuple[str, str]:
     kept = [str(name) for name, share in order.items() if share == 0]
     more = "more than chance has" if most_unbeaten(good[good.share == 0]) else "an image"
     return (
-        f"some attack has images at {_some(broken)}" if broken else "",
+        f"of the client that loses most, some attack has images at {_some(broken)}" if broken else "",
         f"no attack has {more} at {_some(kept)}" if kept else "",
     )
 

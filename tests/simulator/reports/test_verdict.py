@@ -341,7 +341,9 @@ def test_a_guess_at_the_classes_is_said_to_be_one():
 def test_defenses_that_held_are_told_from_those_that_did_not():
     found = verdict(table(recovered(8), recovered(6, defense="clipping"), {"defense": "noise"}))
     assert "(at no defense)" in found.headline
-    assert "Some attack has images at no defense (100 %); clipping (75 %)." in found.of(*FOUND)
+    assert "Of the client that loses most, some attack has images at no defense (100 %); clipping (75 %)." in found.of(
+        *FOUND
+    )
     assert "No attack has an image at noise." in found.of(*FOUND)
 
 
