@@ -354,7 +354,7 @@ def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
         losing, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
         of = at_worst(worst) if worst.scored else counted(worst.best, "image")
         where = f"{of} from {whose(worst.client)} in round {worst['round']} by {worst.attack!r}"
-        count = f"has images of {losing} of {counted(attacked, 'client')}, at worst " if attacked else "has "
+        count = f"has images of {losing} of {counted(attacked, 'client')}, at worst " if losing else "has "
         lines.append(f"{viewer(threat_model)} {count}{where}")
     return lines
 

@@ -157,6 +157,14 @@ def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth(
         assert "none of the private images" not in str(verdict(table(row)).as_json())
 
 
+def test_who_has_images_of_all_clients_together_alone_has_none_of_0_clients():
+    """A newcomer's case: "has images of 0 of 1 client, at worst 8 of 8 from all clients of a round together"."""
+    union = recovered(8, client=-1, threat_model="history")
+    said = verdict(table(union, recovered(0, client=0, threat_model="history"))).of("shown")
+    history = "Whoever keeps all rounds (history) has 8 of 8 from all clients of a round together in round 1 by 'span'."
+    assert history in said
+
+
 def test_an_attack_of_the_user_s_is_none_that_we_have_not_tried():
     class Theirs(Attack):
         name = "theirs"
