@@ -108,6 +108,13 @@ class Observation:
         """Names of the parameters that the client trained."""
         return trained_names(self.model)
 
+    @property
+    def unmoved(self) -> tuple[str, ...]:
+        """Names of the parameters that the client is said to have trained, and that no update moved."""
+        return tuple(
+            name for name in self.trainable if all(torch.equal(first[name], last[name]) for first, last in self.pairs)
+        )
+
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
         return replace(self, model=copy.deepcopy(self.model).to(device).eval())

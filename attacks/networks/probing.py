@@ -43,7 +43,15 @@ def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """What the network gives for images (N, C, H, W) at the parameters `state`, (N, …), differentiable in both, and
     twice, in its own mode. Every attack runs the user's network here, or in `probe`."""
     with differentiable_attention():
-        return scores_of(torch.func.functional_call(model, state, (as_fed(images),)))
+        return scores_of(torch.func.functional_call(model, _once(model, state), (as_fed(images),)))
+
+
+def _once(model: nn.Module, state: State) -> State:
+    """The state without the second names of tied parameters, as a state dict has them: torch takes one value for all
+    names of one tensor."""
+    first = {name for name, _ in model.named_parameters()}
+    again = {name for name, _ in model.named_parameters(remove_duplicate=False)} - first
+    return {name: value for name, value in state.items() if name not in again} if again else state
 
 
 @contextmanager

@@ -51,6 +51,10 @@ class Problems:
             return tuple(first + more.get(kind, "") for kind, first in self._first.items())
 
 
+class ClientFailed(Exception):
+    """A client was asked and returned no update."""
+
+
 COUNTS = (WEIGHT, "num_examples")  # names of a client's number of images
 NAMES = ("partition-id", "partition_id", "client-id", "client_id", "cid")  # of a client's own number or name
 
@@ -108,13 +112,21 @@ class MessageReader:
         return seen
 
     def returned(self, seen: ServerRound, messages: Iterable[Message]) -> None:
-        """Read the replies of a round; those with an error are no update."""
+        """Read the replies of a round; those with an error are no update, and are noted as those that did not come."""
+        silent = dict.fromkeys(seen.to, "no reply came")
         for message in messages:
             node = message.metadata.src_node_id
             with self.problems.caught("a reply could not be read", f"round {seen.server_round}, of node {node}"):
-                if node in seen.to and not message.has_error():
+                if message.has_error():
+                    silent[node] = message.error.reason or f"error {message.error.code}"
+                    continue
+                silent.pop(node, None)
+                if node in seen.to:
                     arrays = self._checkpoint(message, seen.sent)
                     seen.replies.append(Reply(node, arrays, self._images(message), _name(message)))
+        for node, reason in silent.items():
+            with self.problems.caught("a client returned nothing", f"round {seen.server_round}, of node {node}"):
+                raise ClientFailed(reason)
 
     def _checkpoint(self, message: Message, like: Mapping[str, Array]) -> Arrays:
         """Return the arrays that are a checkpoint like this one. Raise ValueError if a message has none."""
@@ -127,10 +139,12 @@ class MessageReader:
         return dict(alike[0])
 
     def _images(self, message: Message) -> int | None:
-        """Return the number of images that the client reports; None if it reports none."""
+        """Return the number of images that the client reports; None if it reports none. A strategy may weight clients
+        by something else, such as their loss, which is read only where it is a whole number and nothing else is there.
+        """
         records = list(message.content.metric_records.values())
-        for value in [record.get(key) for key in (self.images, *COUNTS) for record in records]:
-            if isinstance(value, int | float) and math.isfinite(value) and value >= 1:
+        for value in [record.get(key) for key in (*COUNTS, self.images) for record in records]:
+            if isinstance(value, int | float) and math.isfinite(value) and value >= 1 and value == round(value):
                 return round(value)
         return None
 

@@ -22,7 +22,7 @@ from attacks.scoring.images import Distinct
 from attacks.update.private_set import infer_pixel_mean
 from attacks.update.spectrum import infer_image_count
 from simulator.audit.recording import SeenClient
-from simulator.evaluation.image_files import ImageFiles, Shape, read_images, read_labels, read_truth
+from simulator.evaluation.image_files import ImageFiles, Shape, no_members, read_images, read_labels, read_truth
 from simulator.evaluation.truth import CANDIDATES, NO_OTHERS, NO_TRUTH, Attacked, Truth
 from simulator.results.keys import ObservationKey
 
@@ -82,8 +82,8 @@ class AuditTruth:
         return self._truth(files, chosen, attacked, notes)
 
     def _truth(self, files: ImageFiles, chosen: list[int], attacked: Attacked, notes: list[str]) -> Truth:
-        others, classes = self._others(files, chosen)
-        unsure = ""
+        others, classes, left_out = self._others(files, chosen)
+        notes, unsure = [*notes, *filter(None, [left_out])], ""
         if not len(others):
             notes, unsure = [*notes, NO_OTHERS], "not measured, as there are no images of non-members: give --public"
             others = torch.full_like(files.images[:1], GREY)
@@ -102,14 +102,16 @@ class AuditTruth:
             labels=None if classes is None or files.labels is None else files.labels[chosen],
         )
 
-    def _others(self, files: ImageFiles, chosen: list[int]) -> tuple[Tensor, Tensor | None]:
-        """Return (images for guesses, their classes if known): public ones, else those of the truth of other rows."""
+    def _others(self, files: ImageFiles, chosen: list[int]) -> tuple[Tensor, Tensor | None, str]:
+        """Return (images for guesses, their classes if known, a line on those left out): public ones, else those of the
+        truth of other rows. None of them is one of the row's, which no guess may have."""
         if self.public is not None:
-            public = read_images(self.public, self.shape, "public images")
-            return public, None if files.labels is None else read_labels(self.public, len(public))
-        left = torch.ones(len(files.images), dtype=torch.bool)
-        left[chosen] = False
-        return files.images[left], None if files.labels is None else files.labels[left]
+            public, called = read_images(self.public, self.shape, "public images"), "the private ones"
+            labels = None if files.labels is None else read_labels(self.public, len(public))
+            kept, line = no_members(public, files.images[chosen], called)
+            return public[kept], None if labels is None else labels[kept], line
+        left, _ = no_members(files.images, files.images[chosen], "")
+        return files.images[left], None if files.labels is None else files.labels[left], ""
 
     def _count(self, attacked: Attacked) -> int | None:
         """Return the number of images of a row: as the federation said, the update shows, or the adversary believes."""
@@ -178,8 +180,8 @@ SURE = 0.75  # AUC of a file's images against all others, from which on the upda
 
 
 def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
-    """Return client -> number of its file, by the clients' own names, or by their node ids; None if a client has no
-    file. `client_03`, `3` and `03` are the file of client 3."""
+    """Return client -> number of its file, by the clients' own names, or by their node ids; None if clients have no
+    file and files no client. `client_03`, `3` and `03` are the file of client 3."""
     numbered = {_name(file): number for number, file in enumerate(files.names)}
     named = {client: str(seen.name) for client, seen in clients.items() if seen.name is not None}
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
@@ -188,7 +190,8 @@ def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict
         # a node whose id is its place in the recording was numbered by the recording: no file means it by that
         ids = {client: str(seen.node) for client, seen in clients.items() if seen.node != client}
         found = {client: by_id[node] for client, node in ids.items() if node in by_id}
-    return found if found and len(found) == len(clients) else None
+    whole = len(found) == len(clients) or set(found.values()) == set(range(len(files.names)))
+    return found if found and whole else None
 
 
 def _name(file: str) -> str:

@@ -139,7 +139,10 @@ class AuditPlan:
         allow_code(options.model)  # it was typed
         model = construct(ModelConfig(name=options.model), options.shape, outputs=0)
         if len(found := outputs_of(model, options.model, options.shape)) != 1:
-            raise InputError(f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed")
+            raise InputError(
+                f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed; for one "
+                "number an image return (N, 1)"
+            )
         keys = _chosen(recording, options)
         most = max((recording.granted(key).num_private or 0 for key in keys), default=0)
         attacks = options.attacks or default_attacks(model, options.shape, most, options.candidates is not None)
@@ -216,6 +219,15 @@ class AuditPlan:
         clients = self.recording.clients
         return describe_owners(self.truth, clients), doubt_owners(self.truth, clients, self.options.owners or {})
 
+    @property
+    def doubts_of_model(self) -> list[str]:
+        """A line where the model trains what the first client's first update does not move."""
+        try:
+            doubt = doubt_trained(self.observation(self.keys[0]))
+        except Exception:  # a checkpoint is damaged, as the rows of its update will say
+            return []
+        return [f"round {self.keys[0].round}, {doubt}"] if doubt else []
+
     def setting(self, timeout: float = TIMEOUT) -> Setting:
         """Return the setting of all jobs. timeout: processor seconds that an attack may take."""
         truth, seed = self.truth, self.options.seed
@@ -247,6 +259,19 @@ class AuditPlan:
         said = {client: count for round in self.recording.rounds for client, count in round.images.items()}
         clients = self.recording.recorded(key).clients
         return sum(said[client] for client in clients) if all(client in said for client in clients) else None
+
+
+def doubt_trained(observation: Observation) -> str:
+    """Name parameters that the model trains and that did not move, unless none did; "" for none."""
+    still, trained = observation.unmoved, observation.trainable
+    if not still or len(still) == len(trained):
+        return ""
+    named = f"{', '.join(still[:2])}{', …' if len(still) > 2 else ''}"
+    whose = "all clients" if observation.client == ALL else f"client {observation.client}"
+    return (
+        f"{whose}: {len(still)} of {len(trained)} parameters that --model trains did not move ({named}): where clients "
+        "freeze them, freeze them in --model, too, by requires_grad_(False), as attacks follow that"
+    )
 
 
 def digest_of(options: AuditOptions, recording: Recording) -> str:

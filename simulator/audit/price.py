@@ -79,18 +79,18 @@ def _seen(key: ObservationKey) -> tuple[str, bool]:
     return key.threat_model, key.client == ALL
 
 
-def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> Iterator[str]:
+def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers: int | None) -> Iterator[str]:
     """Describe in a few lines what will be attacked, and then its cost, measured for some seconds on the first update
-    of each threat model: of one client, and of all together, which have more images."""
+    of each threat model: of one client, and of all together, which have more images. workers: attacks at a time,
+    default one per core; 1 does without Ray."""
     counts = Counter((job.attack.label, _seen(job.key)) for job in jobs)
     keys = sorted({job.key for job in jobs}, key=plan.keys.index)
     if not keys:
         return
     views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
     often = Counter(job.attack.label for job in jobs)
-    rounds = len({key.round for key in keys})
     yield (
-        f"{len(keys)} update{'s' * (len(keys) > 1)} of {rounds} round{'s' * (rounds > 1)} "
+        f"{_many(len(keys), 'update')} of {_many(len({key.round for key in keys}), 'round')} "
         f"({', '.join(f'{count} {view}' for view, count in views.items())}): "
         f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}"
     )
@@ -108,17 +108,23 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float) -> Iter
     parameters = sum(parameter.numel() for parameter in plan.model.parameters())
     beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
     least = {kind: LONGEST_PROBE if seconds is None else seconds for kind, seconds in each.items()}
-    known = STARTUP + sum(counts[kind] * (beside + seconds) for kind, seconds in least.items())
+    alone = workers == 1 or len(jobs) == 1
+    cores = 1 if alone else min(workers or CORES, CORES)
+    known = (0.0 if alone else STARTUP) + sum(counts[kind] * (beside + seconds) for kind, seconds in least.items())
     prices, slow = [], ", ".join(dict.fromkeys(label for (label, _), seconds in each.items() if seconds is None))
     for label in dict.fromkeys(label for label, _ in each):
         spread = sorted(seconds for (name, _), seconds in least.items() if name == label)
         prices.append(f"{label} {' to '.join(dict.fromkeys(map(clock, (spread[0], spread[-1]))))}")
     yield (
-        f"cost: about {clock(known)} of processor time, {clock(known / CORES)} on {CORES} idle cores "
+        f"cost: about {clock(known)} of processor time, {clock(known / cores)} on {_many(cores, 'idle core')} "
         f"({', '.join(prices)} each){or_more(slow) if slow else ''}"
     )
-    if minutes and (slow or known / CORES > 60 * minutes):
+    if minutes and (slow or known / cores > 60 * minutes):
         yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def describe_rest(leakage: pd.DataFrame) -> str:

@@ -16,6 +16,7 @@ The files have any format that `read_checkpoint` knows, and any ending.
 """
 
 import re
+import shlex
 from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
@@ -70,7 +71,8 @@ class MessageRecorder:
             if writer.begun:
                 writer.write_contents()
                 log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
-                log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", writer.path)
+                path = shlex.quote(str(writer.path))
+                log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", path)
             writer.end()  # left out if `background.finish` raises: a round is still being written then
 
 

@@ -145,8 +145,9 @@ def run_audit(
             display.note(line)
         again = {name for name, _ in ledger.out_of_time}
         todo = [job for job in make_jobs(plan, timeout) if job.name in again or job.name not in ledger.done]
-        display.price(lambda: itertools.chain(whose, describe_audit(plan, todo, left.minutes)))
-        for line in doubts:
+        display.price(lambda: itertools.chain(whose, describe_audit(plan, todo, left.minutes, workers)))
+        noted = [f"recording: {line}" for line in plan.recording.contents.problems]
+        for line in (*noted, *plan.doubts_of_model, *doubts):
             display.note(f"warning: {line}")
         display.start(0, len(todo))
         try:

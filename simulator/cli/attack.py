@@ -4,7 +4,7 @@ import math
 import re
 
 from attacks import ATTACKS, InputError
-from simulator.audit.plan import AuditOptions
+from simulator.audit.plan import AuditOptions, doubt_trained
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
 from simulator.cli.options import AttackCommand
@@ -33,7 +33,8 @@ def attack(typed: AttackCommand) -> Answer:
                 typed.name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total
             ),
         )
-    show_warnings(found.warnings)
+    doubt = doubt_trained(update.observation) if typed.run is None else ""
+    show_warnings([*([doubt] if doubt else []), *found.warnings])
     if not typed.in_pixels:
         show_warnings(["images are shown as the network saw them: give --mean and --std if training normalizes"])
     held = 0 if found.held is None else len(found.held)

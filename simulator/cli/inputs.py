@@ -144,7 +144,8 @@ def parse_options(name: str, items: list[str]) -> AttackConfig:
     for item in items:
         if "=" not in item:
             raise InputError(f"--option {item!r}: write NAME=VALUE")
-    config = AttackConfig.model_construct(name=name, label=name, options=_parse(items))
+    label = AttackConfig.default_label({"name": name})
+    config = AttackConfig.model_construct(name=name, label=label, options=_parse(items))
     config.make()
     return config
 

@@ -6,6 +6,7 @@ import torch
 from attacks import InputError
 from attacks.calibration import Calibrated
 from attacks.gradient_membership import tell_members
+from attacks.scoring.images import Distinct
 from attacks.update.spectrum import infer_image_count
 from simulator.cli.inputs import observe
 from simulator.cli.options import DiagnoseCommand, MemberCommand
@@ -22,6 +23,9 @@ def member(typed: MemberCommand) -> Answer:
     given = {"candidates": typed.candidates, "public images": typed.public}
     files = [read_truth(path, None, name, typed.in_pixels) for name, path in given.items() if path is not None]
     observation, knowledge, _ = observe(typed)
+    different, left_out = Distinct.among(files[0].images), ""
+    if len(files) > 1:
+        files[1], left_out = candidate_images.without_candidates(files[1], files[0])
     images = [file.images for file in files]
     if typed.in_pixels:
         images = [candidate_images.to_input_space(part, observation, knowledge) for part in images]
@@ -29,20 +33,22 @@ def member(typed: MemberCommand) -> Answer:
     residual, *outsiders = found.residual.split([len(part) for part in images])
     scale = candidate_images.scale_warning(images[0], observation)
     untold = None if typed.in_pixels else candidate_images.untold_warning(images[0], observation)
-    warnings = (*found.warnings, *filter(None, [scale, untold]))
+    warnings = (*found.warnings, *filter(None, [scale, untold, left_out]))
     show_warnings(warnings)
     table = typed.out_dir / "membership.csv"
     make_out(typed.out_dir)
-    calibrated = Calibrated.of(residual, *outsiders) if outsiders else None
-    write_atomically(table, candidate_images.membership_table(residual, calibrated))
+    once = residual[different.first]
+    calibrated = Calibrated.of(once, *outsiders) if outsiders else None
+    write_atomically(table, candidate_images.membership_table(residual, calibrated, different))
     count = infer_image_count(observation)
     clear = count is not None and count.has_spectral_gap
-    said = candidate_images.membership_words(residual, next(iter(outsiders), None), found.num_private, clear)
+    said = candidate_images.membership_words(once, next(iter(outsiders), None), found.num_private, clear)
     for sentence in said:
         say(sentence)
     guess = "" if clear or knowledge.num_private else " (a guess)"
     by = f"{found.num_private} private images{guess}" if found.num_private else "told by the gradients they would send"
-    out.print(f"{len(residual)} candidates, {by}: {table}")
+    copies = f" ({len(once)} different)" if len(once) < len(residual) else ""
+    out.print(f"{len(residual)} candidate{'s' * (len(residual) != 1)}{copies}, {by}: {table}")
     facts = {"num_private": found.num_private, "warnings": warnings, "said": said}
     return Answer({**facts, "candidates": records(pd.read_csv(table))})
 

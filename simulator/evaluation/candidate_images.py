@@ -16,8 +16,9 @@ from attacks import InputError, Knowledge, Observation
 from attacks.calibration import FEWEST_OUTSIDERS, OUTSIDE, Calibrated
 from attacks.gradient_membership import tell_members
 from attacks.interface.pictures import Normalization
+from attacks.scoring.images import Distinct
 from attacks.update.private_set import infer_pixel_mean
-from simulator.evaluation.image_files import ImageFiles, Shape, read_truth
+from simulator.evaluation.image_files import ImageFiles, Shape, no_members, read_truth
 from simulator.results.schema import CANDIDATES
 
 WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
@@ -130,9 +131,12 @@ def untold_warning(inputs: Tensor, observation: Observation) -> str | None:
     return "images in [0, 1] are taken as the network is fed them: give --mean and --std if training normalizes"
 
 
-def membership_table(residual: Tensor, found: Calibrated | None) -> str:
-    """Return as CSV: index, residual ρ, the score −log ρ, higher for members, and, if calibrated, who is a member."""
-    members = [None] * len(residual) if found is None else list(map(int, found.members))
+def membership_table(residual: Tensor, found: Calibrated | None, different: Distinct) -> str:
+    """Return as CSV: index, residual ρ, the score −log ρ, higher for members, and, if calibrated, who is a member.
+
+    residual: (Q,) of all candidates. found: of the different ones alone.
+    """
+    members = [None] * len(residual) if found is None else [int(found.members[of]) for of in different.of]
     scores = {"index": range(len(residual)), "residual": residual.numpy(), "score": -residual.log().numpy()}
     return CANDIDATES.frame({**scores, "member": members}).to_csv(index=False)
 
@@ -153,9 +157,18 @@ class AuditCandidates:
     public: Path
     shape: Shape
 
-    def files(self) -> tuple[ImageFiles, ImageFiles]:
-        """Return (candidates, images that are no members)."""
-        return read_truth(self.path, self.shape, "candidates"), read_truth(self.public, self.shape, "public images")
+    def files(self) -> tuple[ImageFiles, ImageFiles, str]:
+        """Return (candidates, images that are no members, a line on public images that were left out)."""
+        candidates = read_truth(self.path, self.shape, "candidates")
+        outsiders, left_out = without_candidates(read_truth(self.public, self.shape, "public images"), candidates)
+        return candidates, outsiders, left_out
+
+
+def without_candidates(public: ImageFiles, candidates: ImageFiles) -> tuple[ImageFiles, str]:
+    """Leave out public images that are candidates, too, and copies: they calibrate no rate. Return a line on them."""
+    kept, line = no_members(public.images, candidates.images, "the candidates")
+    labels = None if public.labels is None else public.labels[kept]
+    return ImageFiles(public.names, (int(kept.sum()),), public.images[kept], False, labels), line
 
 
 class Told(NamedTuple):
@@ -169,14 +182,15 @@ class Told(NamedTuple):
 def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Told:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
-        files = source.files()
+        observation.without_zero_updates()  # raises where there is nothing to tell anybody from
+        *files, left_out = source.files()
         candidates, outsiders = (to_input_space(file.images, observation, knowledge) for file in files)
         told = tell_members(observation, knowledge, torch.cat([candidates, outsiders]), labels_of(files))
         residual, others = told.residual.split([len(candidates), len(outsiders)])
-        found = Calibrated.of(residual, others)
-        table = membership_table(residual, found).encode()
-        warning = scale_warning(candidates, observation)
-        notes = [*told.warnings, *([warning] if warning else [])]
+        different = Distinct.among(files[0].images)
+        found = Calibrated.of(residual[different.first], others)
+        table = membership_table(residual, found, different).encode()
+        notes = [*told.warnings, *filter(None, [scale_warning(candidates, observation), left_out])]
         return Told({} if found is None else found.columns(), notes, table)
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
@@ -192,10 +206,10 @@ def check_candidates(path: str | None, public: str | None, shape: Shape) -> None
             f"--candidates {path!r} without --public: give images of the kind that are known to be no members, which "
             "calibrate the threshold"
         )
-    _, others = AuditCandidates(Path(path), Path(public), shape).files()
+    _, others, left_out = AuditCandidates(Path(path), Path(public), shape).files()
     outsiders = others.images
     if len(outsiders) < FEWEST_OUTSIDERS:
         raise InputError(
-            f"--public {public!r} has {len(outsiders)} images, too few to calibrate who is a member: give at least "
-            f"{FEWEST_OUTSIDERS}, better 999"
+            f"--public {public!r} has {len(outsiders)} images{f' ({left_out})' if left_out else ''}, too few to "
+            f"calibrate who is a member: give at least {FEWEST_OUTSIDERS}, better 999"
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import InputError
+from attacks.scoring.images import numbers_of
 from clients.data.files import npz_array, npz_fields
 from clients.data.sources.folder import ENDINGS, load_pictures
 
@@ -30,6 +31,21 @@ class ImageFiles:
         """Return the numbers of a file's images among all."""
         start = sum(self.counts[:file])
         return range(start, start + self.counts[file])
+
+
+def no_members(public: Tensor, insiders: Tensor, called: str) -> tuple[Tensor, str]:
+    """Return (the public images (P,) that stand for images of no members, a line on the others; "" for none). Of equal
+    images one counts, as the others tell nothing more; none counts that is among `insiders`, whose name is `called`."""
+    numbers = numbers_of(insiders, public)
+    others = numbers[len(insiders) :]
+    both = np.isin(others, numbers[: len(insiders)])
+    first = np.zeros(len(others), bool)
+    first[np.unique(others, return_index=True)[1]] = True
+    copies = int((~both & ~first).sum())
+    why = [f"{both.sum()} among {called}"] if both.any() else []
+    why += [f"{copies} copies"] if copies else []
+    line = f"{both.sum() + copies} of {len(public)} public images are left out: {' and '.join(why)}" if why else ""
+    return torch.from_numpy(~both & first), line
 
 
 def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels: bool = True) -> ImageFiles:

@@ -40,13 +40,14 @@ from simulator.reports.verdict_words import (
     viewer,
     whose,
 )
-from simulator.results.cells import EXPLAINED
+from simulator.results.cells import EXPLAINED, likely_right
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
 from simulator.rundir.exposure_rows import EXPOSED, are_candidates, exposure_rows, in_this_setting, worst_of
 
 GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
+OURS = "attacks."  # how the modules of our attacks begin
 REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
 MOST = 6  # reasons of one kind that are named
@@ -109,6 +110,7 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     without = are_candidates(good)  # images that are nobody's private set
     where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
     first = [f"{CANDIDATES}{where}"] if without.any() else []
+    first += [_of_others(good)] if level == "nothing shown" and _of_others(good) else []
     headline = " ".join(map(sentence, [*first, _headline(level, rows, good, tested)]))
     return Verdict(level, headline, statements)
 
@@ -171,9 +173,26 @@ def _refused(rows: pd.DataFrame) -> pd.Series:
 def _caveats(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame, level: Level) -> list[str]:
     """Say what was assumed and what was not tried."""
     skipped = rows[rows.status == "skipped"]
-    lines = [*_assumed(good), *_reasons(skipped, "not tried"), *_not_tried(rows), untold(tested)]
+    others = "" if level == "nothing shown" else _of_others(good)  # else the headline has it
+    lines = [others, *_assumed(good), *_reasons(skipped, "not tried"), *_not_tried(rows), untold(tested)]
     more = "what no attack took may still be there: another attack, more rounds or more knowledge may find it"
     return [*lines, more] if level == "nothing shown" else lines
+
+
+def _of_others(good: pd.DataFrame) -> str:
+    """Say where an attack returned images that are very likely right, none of them a private one that was given: then
+    these may be another client's, or not what it trained on; "" for nowhere."""
+    vouched = (good.num_vouched > 0) & likely_right(good) & ~(good.num_features > 0)
+    rows = good[good.scored & (good.share == 0) & vouched]
+    if rows.empty:
+        return ""
+    row = rows.loc[rows.relative_residual.idxmin()]
+    return (
+        f"attack {row.attack!r} returned {counted(row.num_reconstructed, 'image')} of {whose(row.client)} in round "
+        f"{row['round']} that passed its own test and leave {row.relative_residual:.2g} of the update unexplained, and "
+        f"{'it is' if row.num_reconstructed == 1 else 'they are'} none of the private images that were given: check "
+        "whose these are, and that they are what was trained on"
+    )
 
 
 def _reasons(own: pd.DataFrame, words: str) -> list[str]:
@@ -187,9 +206,13 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
         return []
     reasons = said(own.assign(detail=own.detail.str.extract(f"{GAVE_UP}([^;]*)", expand=False)))
     return [
-        f"{_attacks(own)} gave up in {len(own)} of {counted(len(good), 'attack')}, which is a refusal and no safety: "
+        f"{_attacks(own)} gave up in {len(own)} of {_runs(own, good)}, which is a refusal and no safety: "
         + "; ".join(text for text, _ in reasons[:2])
     ]
+
+
+def _runs(own: pd.DataFrame, good: pd.DataFrame) -> str:
+    return counted(good.attack.isin(own.attack).sum(), "case")
 
 
 def _capacity(good: pd.DataFrame) -> str:
@@ -217,7 +240,8 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
     """Name our attacks and threat models without a row; and adaptive attacks, if there is a defense and none ran. An
     attack under another label counts if its name is in the label."""
     labels = " ".join(map(str, rows.attack.unique()))
-    ours = [name for name in sorted(ATTACKS) if ":" not in name and name not in BASELINES]  # FILE:CLASS is a user's
+    own = [name for name, attack in ATTACKS.items() if attack.__module__.startswith(OURS)]  # others are a user's
+    ours = sorted({*own} - {*BASELINES})
     attacks = [name for name in ours if name not in labels]
     seen = " ".join(map(str, rows.threat_model.unique()))  # server_history is a history
     views = [name for name in THREAT_MODELS if name not in seen and "_" not in name]
@@ -327,7 +351,7 @@ def _viewers(good: pd.DataFrame, lost: bool) -> list[str]:
         losing, attacked = clients[clients.share > 0].client.nunique(), clients.client.nunique()
         of = at_worst(worst) if worst.scored else counted(worst.best, "image")
         where = f"{of} from {whose(worst.client)} in round {worst['round']} by {worst.attack!r}"
-        count = f"has images of {losing} of {counted(attacked, 'client')}, at worst " if attacked else "has "
+        count = f"has images of {losing} of {counted(attacked, 'client')}, at worst " if losing else "has "
         lines.append(f"{viewer(threat_model)} {count}{where}")
     return lines
 
@@ -345,7 +369,7 @@ def _settings(good: pd.DataFrame) -> tuple[str, str]:
     kept = [str(name) for name, share in order.items() if share == 0]
     more = "more than chance has" if most_unbeaten(good[good.share == 0]) else "an image"
     return (
-        f"some attack has images at {_some(broken)}" if broken else "",
+        f"of the client that loses most, some attack has images at {_some(broken)}" if broken else "",
         f"no attack has {more} at {_some(kept)}" if kept else "",
     )
 

@@ -13,7 +13,7 @@ from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
 ABOUT = Knowledge.about()
 OF_PIXELS = {name: ABOUT[name].words for name in PARTICIPANTS}
-REPORTED = "the number of images (num-examples), which clients report to FedAvg"
+REPORTED = "the number of images (num-examples), which clients report to the server"
 SERVERS = ("server", "server_history")  # who see what clients report; who sees a client by itself is one
 VIEWERS = {
     "server": "the server",

@@ -224,7 +224,7 @@ LEAKAGE = Table(
            "100 public images", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_low", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
-    Column("membership_candidates", COUNT, "candidate images that an audit was given (`--candidates`)", TOLD),
+    Column("membership_candidates", COUNT, "different candidate images that an audit was given (`--candidates`)", TOLD),
     Column("membership_told", COUNT, "of those, predicted members: with a score above `membership_threshold`", TOLD,
            title="stand out", text=cells.members,
            legend="of the candidates, at the false-positive rate of the verdict, which says where chance does not "

@@ -262,7 +262,7 @@ class Run:
         """Return an attack with the cell's seed, threads and facts of its defense. attack: a label of the scenario, or
         the name of any attack, which then has its default options."""
         if isinstance(attack, str):
-            default = AttackConfig.model_construct(name=attack, label=attack)
+            default = AttackConfig.model_construct(name=attack, label=AttackConfig.default_label({"name": attack}))
             named = [] if self.is_audit else self.cells[cell].scenario.adversary.attacks
             attack = next((config for config in named if config.label == attack), default)
             attack.make()  # refuses a wrong name

@@ -51,8 +51,11 @@ class FeatureUpdate:
         device = next(network.model.parameters()).device
         delta = observation.delta()
         updates = [layer_update(delta, name).to(device) for name in network.layers[:2]]
-        if not all(bool(update.any()) for update in updates):
-            raise InputError("the update is zero: the client returned the checkpoint it was sent")
+        if still := [name for name, update in zip(network.layers, updates, strict=False) if not bool(update.any())]:
+            raise InputError(
+                f"layer {still[0]!r} did not move, and the model says that it was trained: where clients freeze it, "
+                "freeze it in the model, too, by requires_grad_(False)"
+            )
         factors, rows = _first_layer(updates[0])
         count = knowledge.num_private or len(rows) * factors.exact
         tested = len(updates) > 1 and network.activation is not None

@@ -25,6 +25,7 @@ from attacks.networks.probing import (
     linear_layers,
     probe,
     random_images,
+    run_network,
 )
 from attacks.update.labels import estimate_label_counts
 from tests.attacks.conftest import NTKLinear, client, digits, generator, mlp, untouched
@@ -106,3 +107,14 @@ def test_modes_come_back_even_after_an_error():
         assert not any(module.training for module in model.modules())
         model(torch.zeros(2, 3))
     assert [module.training for module in model.modules()] == [True, True, False]
+
+
+def test_a_weight_that_two_layers_share_is_one_whatever_names_a_state_has_for_it():
+    """2 · (2 · 3) = 12; the values of the second name, as a state dict has it, are another tensor."""
+    first, second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    second.weight = first.weight
+    model = nn.Sequential(nn.Flatten(), first, second)
+    state = {"1.weight": torch.tensor([[2.0]], requires_grad=True), "2.weight": torch.tensor([[2.0]])}
+    output = run_network(model, state, torch.full((1, 1, 1, 1), 3.0))
+    assert output.item() == 12
+    assert torch.autograd.grad(output.sum(), state["1.weight"])[0].item() == 12  # d(3 w²)/dw at 2

@@ -269,3 +269,34 @@ def test_a_ray_of_a_notebook_is_used_and_left(recorded, monkeypatch):
         assert ray.is_initialized()
     finally:
         stop_ray()
+
+
+def test_a_private_image_among_the_public_ones_is_no_guess_at_it(recorded, tmp_path):
+    """Every private image of the recorded client 1 is public, too: left out, they change neither floor nor AUC."""
+    truth, outsiders = write_truth(tmp_path / "truth"), digits(40, count=5)[0].numpy()
+    np.savez(tmp_path / "apart.npz", images=outsiders)
+    np.savez(tmp_path / "both.npz", images=np.concatenate([outsiders, digits(0)[0].numpy()]))
+    options = {"truth": truth, "clients": [1], "threat_models": ["server"]}
+    apart, both = (
+        audited(recorded, f"public_{name}", public=tmp_path / f"{name}.npz", **options).leakage.iloc[0]
+        for name in ("apart", "both")
+    )
+    columns = ["recovered", "leakage", "floor_leakage", "membership_auc"]
+    assert both[columns].tolist() == pytest.approx(apart[columns].tolist())
+    assert "10 of 15 public images are left out: 10 among the private ones" in both.detail
+
+
+def test_a_regression_head_of_no_row_is_refused_with_the_remedy(recorded):
+    (recorded / "reg.py").write_text(REGRESSION)
+    with pytest.raises(InputError, match=r"has outputs of shape \(\): a row .* return \(N, 1\)"):
+        audit(recorded, f"{recorded}/reg.py:net", SHAPE, out=recorded / "reg", **SPAN)
+
+
+REGRESSION = """
+from torch import nn
+class Squeezed(nn.Linear):
+    def forward(self, images):
+        return super().forward(images.flatten(1)).squeeze(1)
+def net():
+    return Squeezed(64, 1)
+"""

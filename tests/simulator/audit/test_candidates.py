@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
-from attacks import InputError
+from attacks import InputError, Knowledge, Observation
 from simulator.audit.run_audit import audit
+from simulator.evaluation.candidate_images import AuditCandidates, tell_candidates
 from simulator.reports.gate import judge, parse_limits
 from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
-from tests.simulator.audit.recorded import SHAPE, record
+from tests.simulator.audit.recorded import SHAPE, network, record
 
 NOT_TRIED = "Membership: not tried: give --candidates and --public."
 
@@ -25,6 +26,9 @@ def recorded(tmp_path_factory):
     images = load_digits().images[:, None].astype(np.float32) / 16
     np.savez(folder / "candidates.npz", images=np.concatenate([images[100:120], images[800:810]]))
     np.savez(folder / "public.npz", images=images[500:700])
+    np.savez(folder / "copies.npz", images=images[[500] * 99])
+    np.savez(folder / "both.npz", images=np.concatenate([images[500:700], images[500:520], images[100:110]]))
+    np.savez(folder / "twice.npz", images=np.concatenate([images[100:120], images[800:810]] * 2))
     np.savez(folder / "few.npz", images=images[500:505])
     np.savez(folder / "pool.npz", images=images[100:120])
     return folder
@@ -105,6 +109,10 @@ def test_what_is_given_as_candidates_is_said_first_and_no_limit_passes_on_it(aud
     [
         ({"candidates": "candidates"}, "without --public: give images of the kind that are known to be no members"),
         ({"candidates": "candidates", "public": "few"}, "has 5 images, too few to calibrate"),
+        (
+            {"candidates": "candidates", "public": "copies"},
+            "has 1 images (98 of 99 public images are left out: 98 copies)",
+        ),
         ({"candidates": "nowhere", "public": "public"}, "does not exist"),
     ],
 )
@@ -112,6 +120,29 @@ def test_what_cannot_calibrate_is_refused_in_one_line(audited, recorded, files, 
     with pytest.raises(InputError) as caught:
         audited("bad", **files)
     assert said in str(caught.value) and "\n" not in str(caught.value) and not (recorded / "bad").exists()
+
+
+def test_copies_calibrate_nothing_and_a_candidate_is_no_image_of_no_member(audited):
+    """230 public images, 200 of them different and no candidates; 60 candidates, 30 of them different: the thresholds,
+    counts and probabilities are those of the 200 and the 30."""
+    table = audited("told", candidates="candidates", public="public").leakage
+    run = audited("copies", candidates="twice", public="both")
+    columns = [name for name in table.columns if name.startswith("membership_")]
+    pd.testing.assert_frame_equal(run.leakage[columns], table[columns], rtol=1e-6)
+    left = "30 of 230 public images are left out: 10 among the candidates and 20 copies"
+    assert run.leakage.detail.str.contains(left).all()
+    frame = pd.read_csv(run.path / "membership" / "round_0001_client_00_server.csv")
+    assert frame.member[:30].tolist() == frame.member[30:].tolist() and len(frame) == 60
+
+
+def test_of_an_update_of_zero_membership_says_that_it_is_zero(recorded):
+    model = network()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    source = AuditCandidates(recorded / "candidates.npz", recorded / "public.npz", SHAPE)
+    told = tell_candidates(source, Observation(model, ((start, start),), SHAPE), Knowledge(pixel_mean=(0.3,)))
+    assert told.columns == {} and told.notes == [
+        "membership of the candidates: the update is zero: the client returned the checkpoint it was sent"
+    ]
 
 
 def test_an_update_that_tells_nobody_is_said_to_tell_nobody(audited):

@@ -32,6 +32,13 @@ def test_who_has_no_name_or_no_file_leaves_it_to_the_updates():
     assert owners_by_name(names, {0: SeenClient(node=17, name=0), 1: SeenClient(node=3, name=7)}) is None
 
 
+def test_files_that_all_have_an_owner_are_theirs_where_some_client_has_none():
+    """A client without images, or whose images nobody has: the others' rows were left without scores."""
+    clients = {0: SeenClient(node=17, name=0), 1: SeenClient(node=3, name=1), 2: SeenClient(node=9, name=2)}
+    assert owners_by_name(files("client_0", "client_2"), clients) == {0: 0, 2: 1}
+    assert owners_by_name(files("client_0", "client_7"), clients) is None
+
+
 def test_files_called_by_the_node_ids_are_theirs():
     clients = {0: SeenClient(node=7139184572), 1: SeenClient(node=304881)}
     assert owners_by_name(files("304881", "7139184572"), clients) == {0: 1, 1: 0}

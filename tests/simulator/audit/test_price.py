@@ -1,5 +1,6 @@
 """What an audit says that it costs, and what it leaves for want of time."""
 
+import json
 import os
 import re
 from collections import deque
@@ -7,18 +8,19 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 
 from clients import time_limit
 from simulator.audit import price
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
-from simulator.audit.run_audit import _of_workers
+from simulator.audit.run_audit import _of_workers, audit
 from simulator.evaluation.job import Job, JobResult, Setting
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import finished_cells
 from simulator.run.display import Display
 from simulator.scenario.sections import AttackConfig
-from tests.simulator.audit.recorded import record
-from tests.simulator.audit.test_audit import audited
+from tests.simulator.audit.recorded import SHAPE, record
+from tests.simulator.audit.test_audit import SPAN, audited
 
 
 @pytest.fixture
@@ -127,4 +129,35 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     audited(recorded, "said", attacks=["mean_image", "span"], display=Shown(), **files)
     assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span"
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
-    assert said[1].startswith("cost: about ") and "of processor time" in said[1] and "idle cores" in said[1]
+    assert re.match(r"cost: about (\d+ s) of processor time, \1 on 1 idle core \(", said[1])  # one attack at a time
+
+
+def test_a_recording_s_problems_are_said_before_its_audit(tmp_path, capsys):
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    contents = json.loads((recorded / "recording.json").read_text())
+    lost = "round 1, of node 30: a client returned nothing (ClientFailed: no reply came)"
+    (recorded / "recording.json").write_text(json.dumps({**contents, "problems": [lost]}))
+    audited(recorded, "said", attacks=["mean_image"])
+    assert f"fedspill: warning: recording: {lost}\n" in capsys.readouterr().err
+
+
+def test_a_model_that_trains_what_clients_freeze_is_doubted(tmp_path, capsys):
+    """The first layer's checkpoints after the round are those before it."""
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    sent = load_file(recorded / "checkpoints" / "global_0000.safetensors")
+    for path in (recorded / "checkpoints").glob("client_*.safetensors"):
+        save_file({**load_file(path), "1.weight": sent["1.weight"], "1.bias": sent["1.bias"]}, path)
+    audited(recorded, "said", attacks=["mean_image"])
+    doubt = "warning: round 1, client 0: 2 of 6 parameters that --model trains did not move (1.weight, 1.bias): where "
+    assert doubt in capsys.readouterr().err
+    (recorded / "net.py").write_text((recorded / "net.py").read_text() + FROZEN)
+    run = audit(recorded, f"{recorded}/net.py:frozen", SHAPE, out=recorded / "mended", page=False, **SPAN)
+    assert "did not move" not in capsys.readouterr().err and len(run.leakage) == 3
+
+
+FROZEN = """
+def frozen():
+    model = net()
+    model[1].requires_grad_(False)
+    return model
+"""

@@ -173,8 +173,40 @@ def test_a_client_that_fails_or_returns_no_checkpoint_is_left_out(tmp_path):
     assert end.to_torch_state_dict()["layer.bias"].tolist() == pytest.approx([0.6, 0.6])
     recording = Recording(tmp_path / "mine")
     assert [round.clients for round in recording.rounds] == [(2,), (2,)]
-    (problem,) = recording.contents.problems
+    failed, problem = sorted(recording.contents.problems)
+    assert failed.startswith("round 1, of node 10: a client returned nothing (ClientFailed: ") and "1 more" in failed
     assert "round 1, of node 20" in problem and "0 records of arrays" in problem and "1 more" in problem
+
+
+def test_a_client_that_does_not_answer_is_noted(tmp_path, caplog):
+    class Lossy(Grid):
+        def send_and_receive(self, messages, timeout=None):
+            return [reply for reply in super().send_and_receive(messages) if reply.metadata.src_node_id != 30]
+
+    by_hand(Record(fedavg(), tmp_path / "mine"), rounds=1, grid=Lossy(trained))
+    recording = Recording(tmp_path / "mine")
+    assert recording.rounds[0].clients == (0, 1)
+    noted = "round 1, of node 30: a client returned nothing (ClientFailed: no reply came)"
+    assert recording.contents.problems == (noted,) and noted in caplog.text
+
+
+def test_the_command_that_is_logged_can_be_pasted_whatever_the_path(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    by_hand(Record(fedavg(), tmp_path / "läufe mit raum"), rounds=1)
+    assert f"fedspill: next, fedspill audit '{tmp_path / 'läufe mit raum'}' --model " in caplog.text
+
+
+def test_a_weight_that_is_no_number_of_images_is_not_taken_for_one(tmp_path):
+    """Clients weighted by their loss, 2.36, which report 8 images beside it; and by that loss alone."""
+    weighted = fedavg(weighted_by_key="loss")
+    by_hand(Record(weighted, tmp_path / "both"), rounds=1, answer=lambda message: trained(message, loss=2.36))
+    assert Recording(tmp_path / "both").rounds[0].images == {0: 8, 1: 8, 2: 8}
+
+    def alone(message):
+        return {"arrays": message.content["arrays"], "metrics": MetricRecord({"loss": 2.36})}
+
+    by_hand(Record(weighted, tmp_path / "alone"), rounds=1, answer=alone)
+    assert Recording(tmp_path / "alone").rounds[0].images == {}
 
 
 def test_what_is_sent_to_one_client_alone_is_its_initial_checkpoint(tmp_path):

@@ -83,6 +83,19 @@ def test_an_exception_of_the_user_s_attack_names_its_line(fedspill, pair, tmp_pa
     assert f"NameError: name 'bais' is not defined, {place}" in result.stderr
 
 
+def test_tables_and_pictures_call_the_user_s_attack_by_its_name(fedspill, pair, tmp_path):
+    grey = "return Reconstruction(torch.zeros(1, 1, 8, 8), torch.ones(1))"
+    returned = f"import torch; from attacks import Reconstruction; {grey}"
+    (tmp_path / "mine.py").write_text(MINE.replace("return bais", returned))
+    result = fedspill("attack", *pair, "--attack", f"{tmp_path / 'mine.py'}:Mine", "--out", tmp_path / "out")
+    assert result.returncode == 0 and "could not be drawn" not in result.stderr, result.stderr
+    assert "my_own" in (tmp_path / "out" / "leakage.csv").read_text()
+    assert "mine.py:Mine" not in (tmp_path / "out" / "leakage.csv").read_text()
+    again = ("attack", "--run", tmp_path / "out", "--client", "0", "--attack", f"{tmp_path / 'mine.py'}:Mine")
+    result = fedspill(*again, "--out", tmp_path / "again")
+    assert result.returncode == 0 and "my_own" in (tmp_path / "again" / "leakage.csv").read_text(), result.stderr
+
+
 def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_null(fedspill, pair, tmp_path):
     result = fedspill("attack", *pair, "--attack", "mean_image", "--out", tmp_path / "out")
     assumed = "pixel_mean is unknown and no pixel tells it: the attack assumed 0.5"

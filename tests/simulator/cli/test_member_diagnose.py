@@ -25,6 +25,18 @@ def test_membership_of_two_checkpoints(fedspill, pair, tmp_path):
     assert table["score"][5:].min() > table["score"][:5].max()
 
 
+def test_copies_count_once_and_no_candidate_calibrates(fedspill, pair, tmp_path):
+    images = np.random.default_rng(1).random((20, 1, 8, 8)).astype(np.float32) - 0.5
+    np.savez(tmp_path / "some.npz", images=images[[0, 1, 1, 2]])
+    np.savez(tmp_path / "public.npz", images=images[[2, 3, 3, *range(4, 13)]])
+    given = ("--candidates", tmp_path / "some.npz", "--public", tmp_path / "public.npz", "--out", tmp_path / "out")
+    result = fedspill("member", *pair, *given)
+    assert result.returncode == 0, result.stderr
+    assert "2 of 12 public images are left out: 1 among the candidates and 1 copies" in result.stdout + result.stderr
+    assert "of 3 candidates are told" in result.stdout and "of 10 images that are no members" in result.stdout
+    assert "4 candidates (3 different), " in result.stdout
+
+
 def test_pictures_and_bytes_are_candidates_as_they_are_in_an_audit(fedspill, pair, tmp_path):
     pixels = (255 * np.random.default_rng(0).random((4, 8, 8))).astype(np.uint8)
     np.savez(tmp_path / "bytes.npz", images=pixels[:, None])

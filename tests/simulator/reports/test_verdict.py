@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attacks import ATTACKS
+from attacks.base import Attack
 from attacks.update.private_set import UNKNOWN_MEAN
 from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
@@ -51,9 +53,11 @@ def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
         ("{}", "told nothing."),
         (None, "told nothing."),
         ('{"pixel_mean": [0.3]}', "told nothing but the mean of the pixels, which every participant knows."),
-        ('{"num_private": 8}', "told nothing but the number of images (num-examples), which clients report to FedAvg."),
+        ('{"num_private": 8}', "told nothing but the number of images (num-examples), which clients report to the "
+         "server."),
         ('{"num_private": 8, "steps": 3, "pixel_mean": [0.3]}', "told the number of steps, and the number of images "
-         "(num-examples), which clients report to FedAvg, and the mean of the pixels, which every participant knows."),
+         "(num-examples), which clients report to the server, and the mean of the pixels, which every participant "
+         "knows."),
         ('{"labels": [1], "pixel_range": [0, 1]}', "told their labels, and the range of the pixels, "
          "which every participant knows."),
     ],
@@ -127,7 +131,49 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
     assert "by attack 'span', counting those that the attack held back (0 returned)." in found.headline
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert f"{held}attacker has 5." in found.of("shown")
-    assert any("gave up in 1 of 1 attack," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
+    assert any("gave up in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
+
+
+def test_an_attack_that_gave_up_is_counted_among_its_own_cases():
+    """One of two cases of span, of five attacks in all."""
+    gave_up = {"num_reconstructed": 0, "detail": "nothing returned: too many images"}
+    rows = table(gave_up, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
+    assert any(line.startswith("Attack 'span' gave up in 1 of 2 cases, ") for line in verdict(rows).of("tried"))
+
+
+def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth():
+    """A newcomer's case: --truth held another client's images, and the verdict was that nothing was shown."""
+    exact = {"num_vouched": 8, "relative_residual": 0.026}
+    found = verdict(table(exact))
+    doubt = (
+        "Attack 'span' returned 8 images of client 0 in round 1 that passed its own test and leave 0.026 of the update "
+        "unexplained, and they are none of the private images that were given: check whose these are, and that they "
+        "are what was trained on."
+    )
+    assert found.level == "nothing shown" and found.headline.startswith(f"{doubt} Nothing was shown to leak by 'span'")
+    among_others = verdict(table(exact, recovered(8, client=1)))
+    assert among_others.level == "exposed" and doubt in among_others.of("caveats")
+    for row in (exact | recovered(1), exact | {"relative_residual": 0.83}, exact | {"num_features": 8}, {}):
+        assert "none of the private images" not in str(verdict(table(row)).as_json())
+
+
+def test_who_has_images_of_all_clients_together_alone_has_none_of_0_clients():
+    """A newcomer's case: "has images of 0 of 1 client, at worst 8 of 8 from all clients of a round together"."""
+    union = recovered(8, client=-1, threat_model="history")
+    said = verdict(table(union, recovered(0, client=0, threat_model="history"))).of("shown")
+    history = "Whoever keeps all rounds (history) has 8 of 8 from all clients of a round together in round 1 by 'span'."
+    assert history in said
+
+
+def test_an_attack_of_the_user_s_is_none_that_we_have_not_tried():
+    class Theirs(Attack):
+        name = "theirs"
+
+    ATTACKS["theirs"] = Theirs
+    try:
+        assert "theirs" not in str(verdict(table(recovered(8))).of("caveats"))
+    finally:
+        del ATTACKS["theirs"]
 
 
 def test_images_that_are_off_in_brightness_count():
@@ -303,7 +349,9 @@ def test_a_guess_at_the_classes_is_said_to_be_one():
 def test_defenses_that_held_are_told_from_those_that_did_not():
     found = verdict(table(recovered(8), recovered(6, defense="clipping"), {"defense": "noise"}))
     assert "(at no defense)" in found.headline
-    assert "Some attack has images at no defense (100 %); clipping (75 %)." in found.of(*FOUND)
+    assert "Of the client that loses most, some attack has images at no defense (100 %); clipping (75 %)." in found.of(
+        *FOUND
+    )
     assert "No attack has an image at noise." in found.of(*FOUND)
 
 

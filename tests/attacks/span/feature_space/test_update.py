@@ -1,8 +1,11 @@
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from attacks import Knowledge, get_attack
+from attacks import InputError, Knowledge, get_attack
 from attacks.span.feature_space.update import resolved_rank
 from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import client, digits, generator
@@ -21,6 +24,19 @@ def test_rank_is_that_of_the_summands_or_ends_at_the_noise():
     decaying = torch.linalg.qr(left)[0] * 0.5 ** torch.arange(12) @ right
     rank, exact = resolved_rank(Spectrum.of(decaying + 1e-3 * noise))
     assert not exact and 6 <= rank <= 12
+
+
+def test_a_layer_that_clients_froze_and_the_model_trains_is_named():
+    """It was said that the client returned the checkpoint it was sent, while its last layer had moved."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 32), nn.ReLU(), nn.Linear(32, 10))
+    model[:4].requires_grad_(False)
+    observation = client(model, digits(4), batches=[[0, 1, 2, 3]] * 2)
+    assert observation.unmoved == ()
+    told = replace(observation, model=copy.deepcopy(model).requires_grad_(True))
+    assert told.unmoved == ("0.weight", "0.bias", "3.weight", "3.bias")
+    with pytest.raises(InputError, match="layer '3' did not move, and the model says that it was trained"):
+        get_attack("span").run(told, Knowledge(num_private=4), generator())
 
 
 @pytest.mark.parametrize("features", [40, 100])
