@@ -158,8 +158,12 @@ class DualSpace:
 
     def passing(self, directions: Tensor) -> Tensor:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
-        and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer than its parts."""
+        hardly fewer than most, and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer
+        than its parts."""
         zeros, enough = self.zeros(directions), self.explained_zeros()
+        if (many := zeros[zeros > enough]).numel():
+            typical = float(many.median())
+            enough = max(enough, typical - SPARSITY.below_typical * typical**0.5)
         kept: list[int] = []
         basis = directions.new_zeros(0, self.count)
         counts = zeros.tolist()

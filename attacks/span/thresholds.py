@@ -134,6 +134,9 @@ class SPARSITY(Thresholds):
     # [matters] twice leaves images that share too few zeros less exact; half changes nothing
     free_choices: float = 1.25  # zeros per image that the choice of c can place at will; N − 1 in theory
     chance: float = 0.05  # share of the units whose entry may be zero by chance
+    # times the root of the median number of zeros, below which a dual may be a mixture. Chosen on two clients of 100
+    # digits at width 1024 (median 488): mixtures had 203 to 356, the duals of other images 409 and more
+    below_typical: float = 5.0
     independent: float = 0.05  # length of c outside the span of sparser ones; 0.4 and more for private images
     tested_per_missing: int = 2  # candidates that take the test, per image that is still missing
 
@@ -179,6 +182,9 @@ class CERTAINTY(Thresholds):
     # chosen on 8 clients of 38 digits at width 128 and one of 100 at 1024: private images at most 2.9, the one image
     # that was nobody's 19
     at_rest: float = 5.0  # of E: by how much least squares may still move a candidate
+    # times the median ρ of candidates, above which one is at another minimum of ρ. Chosen on 6 clients of digits at
+    # width 128 and two of 100 at 1024: private images at most 14, the wrong one 250
+    outlier: float = 100.0
 
 
 class ONE_HIDDEN(Thresholds):
@@ -422,7 +428,9 @@ class MAP_SEARCH(Thresholds):
     search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
     rounds: int = 4  # searches at most, while images are missing
     barren: int = 2  # in a row without a new map, after which a search ends that does not know how many there are
-    near: float = 0.6  # cosine with a map that was found, above which half of the later points are kept away
+    # cosine with a map that was found, above which half of the later points are kept away; private maps have up to 0.84
+    # with each other
+    near: float = 0.85
     repulsion: float = 10.0  # by the square of what it is above that, beside ρ
     way: float = 0.5  # part of the way of several steps at which maps are sought first
     scale_free: float = 1e-3  # change of ρ at twice the length, below which a map's length is not known

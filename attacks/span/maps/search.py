@@ -89,10 +89,9 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
         new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
-        if not len(new):  # ρ is NaN everywhere: maps of a single pixel are zero without their mean
+        if not (len(new) or accepted):  # ρ is NaN everywhere: maps of a single pixel are zero without their mean
             break
-        known = normalize(new) @ normalize(points[:accepted]).T > MAP_SEARCH.same_direction
-        if len(new := new[~known.any(1)]):
+        if len(new):
             points = torch.cat([points, _polished(exact, directions, new, size)])
             points, residual = _best_first(exact, directions, points)
         before, accepted = accepted, int((residual < bound).sum())
@@ -134,7 +133,7 @@ def _searched(
     progress: Progress,
 ) -> Tensor:
     """Return the best distinct points (M, d) that descent from random ones finds, a few more than there are images.
-    found: (A, d), from whose directions half of them are kept away."""
+    found: (A, d), whose directions are left out, and from which half of the points are kept away."""
     points = torch.randn(MAP_SEARCH.starts, len(basis), generator=generator).to(basis)
     away = (torch.arange(len(points)) % 2).to(basis)
 
@@ -144,6 +143,7 @@ def _searched(
 
     descent = MAP_SEARCH.search_of_differences if update.training_mode else MAP_SEARCH.search
     points = _descended(value, size * normalize(points), size, descent, progress)
+    points = points[~(normalize(points) @ normalize(found).T > MAP_SEARCH.same_direction).any(1)]
     most = update.most_images + MAP_SEARCH.polished_besides
     return points[_best_distinct(points, rho(update, points @ basis), most)]
 
