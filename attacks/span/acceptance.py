@@ -116,9 +116,6 @@ class Certainty:
         typical = distances.median() if len(distances) else images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
         near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
-        if near.any():  # what leaves far more than others is at another minimum, whose r is no noise
-            usual = CERTAINTY.outlier * float(self.residual[near].median())
-            near &= self.residual < max(usual, CERTAINTY.rounding**2)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
         return near & agreed & (self.contradicted < CERTAINTY.contradicted)
 

@@ -182,9 +182,6 @@ class CERTAINTY(Thresholds):
     # chosen on 8 clients of 38 digits at width 128 and one of 100 at 1024: private images at most 2.9, the one image
     # that was nobody's 19
     at_rest: float = 5.0  # of E: by how much least squares may still move a candidate
-    # times the median ρ of candidates, above which one is at another minimum of ρ. Chosen on 6 clients of digits at
-    # width 128 and two of 100 at 1024: private images at most 14, the wrong one 250
-    outlier: float = 100.0
 
 
 class ONE_HIDDEN(Thresholds):

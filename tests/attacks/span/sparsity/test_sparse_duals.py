@@ -63,6 +63,15 @@ def of_zeros(units=200, count=6):
     return sparse, duals, true
 
 
+def test_far_fewer_zeros_than_the_others_have_pass_for_no_dual():
+    sparse, duals, true = of_zeros(units=1000)  # some 400 zeros each, a mixture of two 160, and chance explains 57
+    assert duals.passing(true).sort().values.tolist() == [0, 1, 2, 3, 4, 5]
+    mixed = torch.nn.functional.normalize(true[0] + true[1], dim=0)
+    both = int((sparse[:, :2] == 0).all(1).sum())
+    assert int(duals.zeros(mixed[None])) == both > duals.explained_zeros()
+    assert duals.passing(torch.cat([mixed[None], true[1:]])).sort().values.tolist() == [1, 2, 3, 4, 5]
+
+
 def test_one_unit_holds_a_mixture_and_none_a_dual():
     sparse, duals, true = of_zeros()
     assert duals.leverage(true).max() < 0.5
