@@ -211,10 +211,9 @@ def linearize(model: nn.Module) -> Callable[[Tensor], Tensor]:
     start = {name: parameter.detach().clone() for name, parameter in trained.items()}
 
     def predict(images: Tensor) -> Tensor:
-        rest = {name: value for name, value in model.state_dict().items() if name not in trained}
         step = {name: parameter - start[name] for name, parameter in trained.items()}
         linearization = torch.func.jvp(
-            lambda parameters: torch.func.functional_call(model, {**parameters, **rest}, (images,)), (start,), (step,)
+            lambda parameters: torch.func.functional_call(model, parameters, (images,)), (start,), (step,)
         )
         return linearization[0] + linearization[1]
 

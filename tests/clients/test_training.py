@@ -65,6 +65,16 @@ def test_linearized_model_is_exact_at_its_origin_and_linear_in_the_parameters():
     assert torch.allclose(predict(images)[:, 0], origin[:, 0] + moved, atol=1e-12)
 
 
+def test_a_weight_that_two_layers_share_counts_twice_in_the_linearized_model():
+    """Of f = w² x, the tangent at w = 3 is (9 + 6 (w − 3)) x."""
+    first, second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    second.weight = first.weight
+    nn.init.constant_(first.weight, 3.0)
+    predict = linearize(nn.Sequential(first, second))
+    nn.init.constant_(first.weight, 4.0)
+    assert predict(torch.tensor([[2.0]])).item() == pytest.approx((9 + 6) * 2)
+
+
 def test_minibatches_visit_every_image_once_an_epoch_and_follow_the_generator():
     config = TrainingConfig(loss="mse", learning_rate=0.01, epochs=3, batch_size=2)
     results = []
