@@ -34,7 +34,7 @@ SHORTER = {  # what each would take minutes for
 }  # fmt: skip
 NETS = """
 from torch import nn
-def make_net():
+def make():
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 """
 
@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(block("yaml", "name: mine"))
     (tmp_path / "scenarios").symlink_to(PROJECT / "scenarios")
     torch.manual_seed(0)
-    model = runpy.run_path("nets.py")["make_net"]()
+    model = runpy.run_path("nets.py")["make"]()
     save_file(model.state_dict(), "sent.safetensors")
     images = nn.functional.interpolate(digits(0)[0], (28, 28))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -98,7 +98,7 @@ def test_the_demo_is_a_scenario(fedspill):
 
 def test_two_checkpoints_in_python(folder):
     names = {
-        "model": runpy.run_path("nets.py")["make_net"](),
+        "model": runpy.run_path("nets.py")["make"](),
         "sent": load_file("sent.safetensors"),
         "returned": load_file("returned.safetensors"),
     }

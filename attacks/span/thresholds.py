@@ -426,8 +426,8 @@ class MAP_SEARCH(Thresholds):
     rounds: int = 4  # searches at most, while images are missing
     barren: int = 2  # in a row without a new map, after which a search ends that does not know how many there are
     # cosine with a map that was found, above which half of the later points are kept away. Chosen on one client of five
-    # images, whose maps have up to 0.84 with each other: 8 of 8 searches find the last one, of 0.6 7, and a whole attack
-    # had missed it
+    # images, whose maps have up to 0.84 with each other: 8 of 8 searches find the last map; at 0.6 7 of 8 did, and those
+    # of a whole attack did not
     near: float = 0.85
     repulsion: float = 10.0  # by the square of what it is above that, beside ρ
     way: float = 0.5  # part of the way of several steps at which maps are sought first
