@@ -425,9 +425,9 @@ class MAP_SEARCH(Thresholds):
     search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
     rounds: int = 4  # searches at most, while images are missing
     barren: int = 2  # in a row without a new map, after which a search ends that does not know how many there are
-    # cosine with a map that was found, above which half of the later points are kept away. Chosen on one client of five
-    # images, whose maps have up to 0.84 with each other: 8 of 8 searches find the last map; at 0.6 7 of 8 did, and those
-    # of a whole attack did not
+    # cosine with a map that was found, above which half of the later points are kept away. Chosen on one client of 5
+    # images, whose maps have up to 0.84 with each other: 8 of 8 searches find the last map; at 0.6 7 of 8 did, and
+    # those of a whole attack did not
     near: float = 0.85
     repulsion: float = 10.0  # by the square of what it is above that, beside ρ
     way: float = 0.5  # part of the way of several steps at which maps are sought first
