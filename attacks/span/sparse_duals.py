@@ -158,8 +158,8 @@ class DualSpace:
 
     def passing(self, directions: Tensor) -> Tensor:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
-        hardly fewer than most, and c is independent of sparser ones. A mixture of duals has many zeros too, but fewer
-        than its parts."""
+        and not far fewer than the median of such c; and c is independent of sparser ones. A mixture of duals has many
+        zeros too, but fewer than its parts."""
         zeros, enough = self.zeros(directions), self.explained_zeros()
         if (many := zeros[zeros > enough]).numel():
             typical = float(many.median())

@@ -110,8 +110,8 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     without = are_candidates(good)  # images that are nobody's private set
     where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
     first = [f"{CANDIDATES}{where}"] if without.any() else []
-    first += [_of_others(good)] if level == "nothing shown" and _of_others(good) else []
-    headline = " ".join(map(sentence, [*first, _headline(level, rows, good, tested)]))
+    first += [_of_others(good)] if level == "nothing shown" else []
+    headline = " ".join(sentence(text) for text in (*first, _headline(level, rows, good, tested)) if text)
     return Verdict(level, headline, statements)
 
 
