@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import scipy  # its parts are imported where they are first used
-from scipy.special import betaincinv, ndtri  # scipy.stats has them, too, and takes a worker half a second to import
 from torch import Tensor
 
 RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first
@@ -84,8 +83,8 @@ UNKNOWN: Interval = (math.nan, math.nan)
 def exact_interval(successes: int, trials: int) -> Interval:
     """Compute an interval that covers a share with at least 95 % (Clopper and Pearson 1934)."""
     failures, tail = trials - successes, (1 - LEVEL) / 2
-    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
+    low = float(scipy.special.betaincinv(successes, failures + 1, tail)) if successes else 0.0
+    high = float(scipy.special.betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
     return low, high
 
 
@@ -95,7 +94,7 @@ def auc_interval(auc: float, positives: int, negatives: int) -> Interval:
     s(θ) is Hanley and McNeil's (1982) standard error with the mean of both sample sizes in place of each, of θ and not
     of the estimate: the interval has a width at an AUC of 1 too.
     """
-    z, spare = float(ndtri((1 + LEVEL) / 2)), (positives + negatives) / 2 - 1
+    z, spare = float(scipy.special.ndtri((1 + LEVEL) / 2)), (positives + negatives) / 2 - 1
 
     def beyond(theta: float) -> float:
         spread = 1 + spare * (1 - theta) / (2 - theta) + spare * theta / (1 + theta)

@@ -156,6 +156,11 @@ class DualSpace:
         active = self.nearest(self.coordinates(images)) >= 0
         return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)
 
+    def shared_zeros(self, directions: Tensor, others: Tensor) -> Tensor:
+        """The share (M, K) of the zeros of L c, c (M, N), that are zeros of other duals as well, (K, N)."""
+        zero, also = (((c @ self.left.T).abs() < self.tolerance(c)).to(c) for c in (directions, others))
+        return zero @ also.T / zero.sum(1, keepdim=True).clamp_min(1)
+
     def passing(self, directions: Tensor) -> Tensor:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
         and not far fewer than the median of such c; and c is independent of sparser ones. A mixture of duals has many
@@ -319,7 +324,8 @@ def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) ->
         sought = torch.stack([_best_of_starts(space, units, own, known.T @ known) for units, own, known in candidates])
         better = space.zeros(sought) > space.zeros(directions[doubtful])
         doubtful, sought = doubtful[better], sought[better]
-        directions = purified(space, directions.index_copy(0, doubtful, sought))
+        if len(doubtful):
+            directions = purified(space, directions.index_copy(0, doubtful, sought))
     return directions
 
 

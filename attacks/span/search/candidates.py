@@ -19,7 +19,7 @@ from attacks.interface.options import POSITIVE, above_zero_to
 from attacks.span.search.descent import Loss, beside, descend_points, distinct
 from attacks.span.search.problems import AffineSpan, FreePoints, SpanProblem, SpanTest
 from attacks.span.sparse_duals import DualSpace, fewest_zeros, retry_doubtful, sparsest, sparsest_of_many
-from attacks.span.thresholds import ACCEPTANCE, CROWDED, DECOY, SEARCH, SPARSITY, Descent
+from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, CROWDED, DECOY, SEARCH, SPARSITY, Descent
 
 MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
 
@@ -110,6 +110,13 @@ class Candidates:
         loose = torch.ones(len(found.loose), dtype=torch.bool, device=kept.device)
         loose[kept[kept >= len(known)] - len(known)] = False  # what is left of one that passed is no image
         return replace(found, directions=directions, passed=passed)._ranked(found.loose[loose], generator)
+
+    def mixed(self) -> Tensor:
+        """Which duals (F,) are mixtures of another one with one lost in rounding: they have next to no zeros beside the
+        other's, and their own images contradict them."""
+        duals, directions = self.duals, self.directions
+        shared = duals.shared_zeros(directions, directions).fill_diagonal_(0) >= SPARSITY.shared_zeros
+        return shared.any(1) & (duals.contradicted(directions, self.passed) >= CERTAINTY.contradicted)
 
     def with_weakest_released(self) -> "Candidates":
         """With the images that passed with the fewest zeros as loose candidates: a mixture hides what it is made of."""
@@ -214,18 +221,38 @@ def _distinct(loss: Loss, points: Tensor) -> Tensor:
 
 
 def _refined(found: Candidates) -> Candidates:
-    """With the candidates that may be accepted moved on to their minima: a search ends after so many steps, and duals
-    leave those that passed free along what is missing. Two that come to one are one."""
+    """With the candidates that may be accepted moved on to their minima, twice where a dual is a mixture: it forbids
+    others to move where they have to."""
+    moved = _at_minima(found)
+    real = ~moved.mixed()
+    return moved if real.all() else _at_minima(replace(moved, directions=moved.directions[real], passed=moved.passed[real]))
+
+
+def _at_minima(found: Candidates) -> Candidates:
+    """The same for duals that are taken for right: a search ends after so many steps, and duals leave images that
+    passed free along what is missing. Two that come to one are one.
+
+    One that passed may rest midway between its own image and a missing one, where ρ is stationary. It moves on from the
+    lowest of where it is and its reflections in the missing ones that are known."""
     free = found.duals.remaining_rows(found.directions)
     near = found.below(found.threshold)
     if len(free) == 0 or len(found.passed) + len(near) == 0:
         return found
     points = FreePoints.of(found.test, free)
+    started = [_past_midway(found.test, image, near) for image in found.passed]
     passed, loose = (
-        torch.stack([points.settled(image) for image in part]) if len(part) else part for part in (found.passed, near)
+        torch.stack([points.settled(image) for image in part]) if len(part) else old
+        for part, old in ((started, found.passed), (near, near))
     )
     loose = torch.cat([loose, found.loose[len(near) :]])
     residual = found.test.residual(loose.float())
     order = residual.argsort(stable=True)
     order = order[distinct(loose[order])]
     return replace(found, passed=passed, loose=loose[order], residual=residual[order])
+
+
+def _past_midway(test: SpanTest, image: Tensor, missing: Tensor) -> Tensor:
+    """Of an image (in,) and its reflections in the nearest of those missing (M, in) the one of lowest ρ."""
+    nearest = (missing - image).norm(dim=1).argsort(stable=True)[: SEARCH.reflected]
+    starts = torch.cat([image[None], 2 * image - missing[nearest]])
+    return starts[test.residual(starts.float()).argmin()]

@@ -113,10 +113,8 @@ class FoundDuals:
         agreed = space.contradicted(directions, self.images()) < ONE_HIDDEN.contradicted
         if space.count == 1:
             return agreed
-        zero = ((directions @ space.left.T).abs() < space.tolerance(directions)).to(directions)
-        free = zero[space.leverage(directions) >= CERTAINTY.leverage]
-        shared = free @ zero.T / free.sum(1, keepdim=True).clamp_min(1)
-        return agreed & (shared < ONE_HIDDEN.shared_zeros).all(0)
+        free = directions[space.leverage(directions) >= CERTAINTY.leverage]
+        return agreed & (space.shared_zeros(free, directions) < SPARSITY.shared_zeros).all(0)
 
     def images(self) -> Tensor:
         """The images (F, in), exact where none is missing; else without what the missing ones add."""
