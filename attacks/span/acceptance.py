@@ -140,53 +140,75 @@ def certainty(
     own = torch.linalg.pinv(directions) if len(directions) else directions.T
     free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
     images = torch.cat([passed, loose])
-    found = [[_least_squares(test, span, *one) for test in tests] for one in zip(images, free, strict=True)]
-    error, misfit = torch.tensor(found, dtype=passed.dtype).reshape(-1, len(tests), 2).unbind(2)
+    everything = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span)
+    moves = [Moves(everything, span, everything @ span @ test.first.double().T) for test in tests]
+    way = list(zip(tests, moves, strict=True))
+    found = [_error_and_misfit(way, *one) for one in zip(images, free, strict=True)]
+    error, misfit = torch.tensor(found, dtype=passed.dtype, device=passed.device).reshape(-1, 2).unbind(1)
     contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
-    error, misfit = error[:, 0].to(passed.device), misfit.amin(1).to(passed.device)
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
     return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
 
 
-def _least_squares(test: SpanTest, span: Tensor, image: Tensor, free: Tensor) -> tuple[float, float]:
-    """(E, F ratio) of an image (in,) that may move along `free` (K + 1, N), x̃ kept at its last 1. span: S Vᵀ."""
+@dataclass(frozen=True)
+class Moves:
+    """All ways in which a point of the first layer's span may move, x̃ kept at its last 1.
+
+    basis: (N − 1, N), the coordinates y. span: (N, in + 1), S Vᵀ. fed: (N − 1, R·W), what they feed the units.
+    """
+
+    basis: Tensor
+    span: Tensor
+    fed: Tensor
+
+
+def _error_and_misfit(way: Sequence[tuple[SpanTest, Moves]], image: Tensor, free: Tensor) -> tuple[float, float]:
+    """(E at the parameters sent, the F ratio there or, where that is too large, the least on the way) of an image."""
+    error, misfit = _least_squares(*way[0], image, free)
+    for test, every in way[1:]:
+        if misfit < CERTAINTY.misfit:
+            break
+        misfit = min(misfit, _least_squares(test, every, image, free)[1])
+    return error, misfit
+
+
+def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) -> tuple[float, float]:
+    """(E, F ratio) of an image (in,) that may move along `free` (K + 1, N) of all moves."""
     rows = test.rows.double()
     z = test.first.double() @ pad(image, (0, 1), value=1.0)
     value, slope = test.activate(z, None)
     residual = outside_rounds(by_round(value, rows, 1.0)[None], rows)[0]
-    everything = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span)
-    changes = outside_rounds(by_round((everything @ span) @ test.first.double().T * slope, rows, 0.0), rows)
+    changes = outside_rounds(by_round(every.fed * slope, rows, 0.0), rows)
     equations = len(rows) * (rows.shape[2] - rows.shape[1])
-    moves = _without_last(free, span)
-    left, error, step = _solve(residual, moves @ everything.T @ changes, equations, (moves @ span)[:, :-1])
-    if step > max(CERTAINTY.at_rest * error, SEARCH.same_length * float(image.norm())):
+    moves = _without_last(free, every.span)
+    left, along, inverse = _solve(residual, moves @ every.basis.T @ changes)
+    pixels = (moves @ every.span)[:, :-1]
+    if 0 < len(moves) < equations:
+        variance = left / (equations - len(moves))
+        error = float((variance * (inverse * (pixels @ pixels.T)).sum()).clamp_min(0).sqrt())
+    else:
+        error = float("inf") if len(moves) else 0.0
+    if float((along @ pixels).norm()) > max(CERTAINTY.at_rest * error, SEARCH.same_length * float(image.norm())):
         error = float("inf")
-    least, _, _ = _solve(residual, changes, equations, (everything @ span)[:, :-1])
-    others, spare = len(everything) - len(moves), equations - len(everything)
+    least, _, _ = _solve(residual, changes)
+    others, spare = len(every.basis) - len(moves), equations - len(every.basis)
     if others <= 0 or spare <= 0:
         return error, 0.0
     rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
     return error, (left - least) / others / max(least / spare, rounding)
 
 
-def _solve(residual: Tensor, changes: Tensor, equations: int, pixels: Tensor) -> tuple[float, float, float]:
-    """(what is left of ‖residual‖² along changes (K, ·), E, by how much least squares move the image).
-
-    pixels: (K, in), what the directions change.
-    """
-    if not len(changes):
-        return float(residual.square().sum()), 0.0, 0.0
+def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:
+    """(what is left of ‖residual‖² along changes (K, ·), the step (K,) that takes the rest, the inverse (K, K) of their
+    Gram matrix)."""
     gram = changes @ changes.T
-    gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
+    if len(gram):
+        gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
     inverse = torch.linalg.pinv(gram, hermitian=True)
     slope = changes @ residual
-    left = max(float(residual.square().sum() - slope @ inverse @ slope), 0.0)
-    step = float((slope @ inverse @ pixels).norm())
-    if equations <= len(changes):
-        return left, float("inf"), step
-    variance = left / (equations - len(changes))
-    return left, float((variance * (inverse * (pixels @ pixels.T)).sum()).clamp_min(0).sqrt()), step
+    along = slope @ inverse
+    return max(float(residual.square().sum() - along @ slope), 0.0), along, inverse
 
 
 def _without_last(basis: Tensor, span: Tensor) -> Tensor:

@@ -225,7 +225,11 @@ def _refined(found: Candidates) -> Candidates:
     others to move where they have to."""
     moved = _at_minima(found)
     real = ~moved.mixed()
-    return moved if real.all() else _at_minima(replace(moved, directions=moved.directions[real], passed=moved.passed[real]))
+    return (
+        moved
+        if real.all()
+        else _at_minima(replace(moved, directions=moved.directions[real], passed=moved.passed[real]))
+    )
 
 
 def _at_minima(found: Candidates) -> Candidates:
