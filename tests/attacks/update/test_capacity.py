@@ -26,6 +26,19 @@ class Adapted(nn.Module):
         return (self.base(tokens) + self.up(self.down(tokens))).mean(1)
 
 
+class Patches(nn.Module):
+    """A network on sixteen patches of 2x2 pixels with learned positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.positions = nn.Conv2d(3, 32, 2, 2), nn.Parameter(torch.zeros(1, 16, 32))
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, images):
+        tokens = self.embedding(images).flatten(2).transpose(1, 2) + self.positions
+        return self.head(tokens.tanh().mean(1))
+
+
 def grouped():
     """Two groups of 16 filters on 2 channels: each has rank 16 at most and is used at 9 positions."""
     return nn.Sequential(nn.Conv2d(4, 32, 3, groups=2), nn.Flatten(), nn.Linear(288, 1))
@@ -45,6 +58,16 @@ def grouped():
 def test_the_layer_with_most_room_says_how_many(model, shape, most):
     state = model.state_dict()
     assert image_capacity(Observation(model, ((state, state),), shape)) == most
+
+
+def test_learned_positions_show_one_image_though_the_embedding_has_too_low_a_rank_for_its_patches():
+    """Sixteen patches of 12 pixels: no image fits the rank, and yet span returns that of a client of one."""
+    model = Patches().requires_grad_(False)
+    model.embedding.requires_grad_(True)
+    state = model.state_dict()
+    assert image_capacity(Observation(model, ((state, state),), (3, 8, 8))) == 0
+    model.positions.requires_grad_(True)
+    assert image_capacity(Observation(model, ((state, state),), (3, 8, 8))) == 1
 
 
 def test_more_images_than_the_width_have_no_room_and_frozen_layers_none_at_all():
