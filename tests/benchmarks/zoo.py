@@ -415,10 +415,10 @@ def main() -> None:
                 done[name, seed] = {"row": name, "seed": seed, **row(images[drawn], labels[drawn])}
                 with given.out.open("a") as file:
                     file.write(json.dumps(done[name, seed]) + "\n")
-        print_row(name, [done[name, seed] for seed in range(given.first, given.first + given.draws)])
+        print(line_of(name, [done[name, seed] for seed in range(given.first, given.first + given.draws)]), flush=True)
 
 
-def print_row(name: str, draws: list[Row]) -> None:
+def line_of(name: str, draws: list[Row]) -> str:
     """A line of the table."""
     private, recovered, strays, refused = (
         int(sum(one[key] for one in draws)) for key in ("private", "recovered", "strays", "refused")
@@ -426,7 +426,7 @@ def print_row(name: str, draws: list[Row]) -> None:
     low, high = interval(recovered, private)
     seconds = float(np.median([one["seconds"] for one in draws]))
     share = f"{recovered} of {private} | {100 * low:.0f} to {100 * high:.0f} %"
-    print(f"| {name} | {share} | {strays} | {refused} of {len(draws)} | {seconds:.1f} |", flush=True)
+    return f"| {name} | {share} | {strays} | {refused} of {len(draws)} | {seconds:.1f} |"
 
 
 if __name__ == "__main__":
