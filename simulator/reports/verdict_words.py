@@ -13,7 +13,7 @@ from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
 ABOUT = Knowledge.about()
 OF_PIXELS = {name: ABOUT[name].words for name in PARTICIPANTS}
-REPORTED = "the number of images (num-examples), which clients report to the server"
+REPORTED = "the number of images (num-examples), which clients of FedAvg report to the server"
 SERVERS = ("server", "server_history")  # who see what clients report; who sees a client by itself is one
 VIEWERS = {
     "server": "the server",
@@ -35,7 +35,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 )  # fmt: skip
 # measure: (words for its looser sense, words for the sense of `recovered`)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
-GUESS = r"\bimages (is )?a guess"  # in `detail`: the number of images is a guess
+GUESS = r"\bimages (is )?a guess|nothing returned: "  # in `detail`: the number of images is a guess
 LONGEST = 320  # letters of one reason
 NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"  # not of a name, as in layer2
 
@@ -127,8 +127,8 @@ def plain(remark: str) -> str:
 
 
 def guessed(row: pd.Series) -> bool:
-    """Return whether the attack says that its number of images in the update is a guess."""
-    return bool(re.search(GUESS, str(row.detail)))
+    """Return whether the number of images in a row is the attack's, and a guess: it says so, or gave up."""
+    return not row.scored and row.of != row.num_private and bool(re.search(GUESS, str(row.detail)))
 
 
 def features_line(good: pd.DataFrame) -> str:
@@ -170,9 +170,8 @@ def classes_line(good: pd.DataFrame) -> str:
 def at_worst(row: pd.Series) -> str:
     """Say how many images of a row of `exposure_rows` are exposed, by the largest count, and by `recovered`, too, if
     it is smaller: 66 of 72 up to brightness and contrast (54 as they are)."""
-    number = row.num_private if row.scored else row.num_inferred
-    count = f"{row.best:.0f}" + ("" if pd.isna(number) else f" of {number:.0f}")
-    count += " (a guess)" if not row.scored and guessed(row) and not pd.isna(number) else ""
+    count = f"{row.best:.0f}" + ("" if pd.isna(row.of) else f" of {row.of:.0f}")
+    count += " (a guess)" if guessed(row) and not pd.isna(row.of) else ""
     return f"{count}{loosely_counted(row)}" if row.scored else count
 
 

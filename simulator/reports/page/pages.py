@@ -157,7 +157,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     conclusion = advice(table, untrained(run.utility))
     defenses = tables.defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
-        "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
+        "The attack that has most in the last attacked round, means over seeds and clients; beside them "
         "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, "
         "a low share says little: it may have been the strongest."
     )
