@@ -4,10 +4,14 @@ A defense under which nothing was learned hides images for that reason, and is n
 that a verdict counts: those that it returns, as they are or up to what an eye overlooks, and those that it holds back.
 """
 
+from dataclasses import replace
+
 import pandas as pd
 
 from simulator.reports.benchmark_table import LEAK, NONE, strongest
+from simulator.reports.verdict import Verdict, verdict
 from simulator.reports.verdict_words import listed
+from simulator.rundir.run import Run
 
 ACCEPTED = 0.03  # loss of accuracy that a defense may cost
 LOST = 0.10  # loss from which on too little was learned to compare
@@ -28,6 +32,18 @@ def learned(table: pd.DataFrame) -> set[str]:
     if "accuracy_difference" not in table:
         return set(table.defense)
     return set(table[~(table.accuracy_difference < -LOST)].defense)
+
+
+def benchmark_verdict(record: Run, table: pd.DataFrame) -> Verdict:
+    """Return the verdict on the defenses that cost little enough, with the conclusion of the benchmark as its headline.
+    Its other sentences stand first in what was shown, and are the run's own in place of remedies from our benchmark."""
+    found = verdict(record.leakage[record.leakage.defense.isin(learned(table))], record.stopped)
+    worst = only_learned(table) + found.headline
+    said = advice(table, untrained(record.utility))
+    if not said:
+        return replace(found, headline=worst)
+    statements = {**found.statements, "shown": [*said[1:], worst, *found.of("shown")], "next": []}
+    return replace(found, headline=said[0], statements=statements)
 
 
 def only_learned(table: pd.DataFrame) -> str:

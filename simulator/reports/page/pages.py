@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from attacks import InputError
 from simulator.errors import one_line
 from simulator.reports import tables
-from simulator.reports.benchmark_advice import advice, untrained
+from simulator.reports.benchmark_advice import benchmark_verdict
 from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.drawing import Drawn
 from simulator.reports.figures import draw_figures
@@ -154,7 +154,6 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     """Make the content of the page of a benchmark. table, equal: benchmark.csv and equal_utility.csv. A figure that
     compares all defenses on the same images replaces the pictures of other clients."""
     own = run_page(run, (), say)
-    conclusion = advice(table, untrained(run.utility))
     defenses = tables.defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
         "The attack that has most in the last attacked round, means over seeds and clients; beside them "
@@ -166,7 +165,8 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
         folded.insert(0, tables.equal_utility_grid(equal))
     return own | {
         "kind": "benchmark",
-        "utility": replace(defenses, note=" ".join([*conclusion, note])),
+        "verdict": benchmark_verdict(run, table),
+        "utility": replace(defenses, note=note),
         "others": NOBODY,
         "charts": [chart_of(one) for one in drawn],
         "tables": [*folded, *own["tables"]],
