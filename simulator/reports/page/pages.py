@@ -35,7 +35,7 @@ from simulator.reports.page.pictures import (
     summary_of,
 )
 from simulator.reports.verdict import TITLES, verdict
-from simulator.reports.verdict_words import sentence
+from simulator.reports.verdict_words import listed, sentence
 from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
@@ -88,6 +88,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = tables.leakage_grid(leakage)
     worst, others = pictures(run, say)
+    blind = bool(leakage.recovered.isna().all())
     command, needs = repeat(run, kind, name)
     return {
         "kind": kind,
@@ -95,6 +96,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
         "summary": summary_of(description),
         "verdict": verdict(leakage, run.stopped),
         "worst": worst,
+        "reading": tables.legend(("recovered",) if blind else ("recovered", "leakage"), blind),
         "exposures": tables.exposure_grid(leakage),
         "utility": tables.utility_of(run),
         "charts": [chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)],
@@ -141,8 +143,11 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:
 def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     """Return (the command that repeats a run, what it needs)."""
     if kind == "audit":
-        needs = "With the options under “What was done”; `fedspill report` makes this page again without attacking."
-        return audit_command(asked_for(run.description), f"{run.path.name}-again"), needs
+        asked = asked_for(run.description)
+        own = [attack["name"] for attack in asked.get("attacks") or () if attack.get("options")]
+        python = f"The options of {listed(own)} are given in Python, `fedspill.audit(attacks=…)`. " if own else ""
+        needs = f"{python}`fedspill report` makes this page again without attacking."
+        return audit_command(asked, f"{run.path.name}-again"), needs
     return (
         f"fedspill run {name}.yaml --out runs/{name}-again",
         f"Save the scenario above as {name}.yaml; the same versions give the same tables. `fedspill report` on the run "
