@@ -1,15 +1,14 @@
 """`fedspill attack`: what does one update give away?"""
 
 import math
-import re
 
 from attacks import ATTACKS, InputError
+from attacks.update.spectrum import infer_image_count
 from simulator.audit.plan import AuditOptions, doubt_trained
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
 from simulator.cli.options import AttackCommand
 from simulator.cli.output import Answer, out, show_warnings
-from simulator.reports.verdict_words import GUESS
 from simulator.results.disk import check_out
 from simulator.results.formats import read_json
 from simulator.run.display import step_bar
@@ -38,7 +37,8 @@ def attack(typed: AttackCommand) -> Answer:
     if not typed.in_pixels:
         show_warnings(["images are shown as the network saw them: give --mean and --std if training normalizes"])
     held = 0 if found.held is None else len(found.held)
-    guess = " (a guess)" if any(re.search(GUESS, warning) for warning in found.warnings) else ""
+    shown = infer_image_count(update.observation)
+    guess = " (a guess)" if shown is not None and not shown.has_spectral_gap else ""
     inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred{guess}"
     count = f"{len(found.images)} images{f', {held} held back' if held else ''}{inferred}"
     out.print(f"{count}, {found.seconds:.1f} s: {folder}")

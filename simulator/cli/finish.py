@@ -1,7 +1,7 @@
 """The end of a run, an audit or a benchmark: pictures, page, verdict, table, gate, and the exit code."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,11 @@ import pandas as pd
 from simulator.cli.output import Answer, draw, here, out, records, say
 from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.reports import tables
-from simulator.reports.benchmark_advice import advice, learned, only_learned, untrained
+from simulator.reports.benchmark_advice import advice, benchmark_verdict, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
-from simulator.reports.verdict import verdict
+from simulator.reports.verdict import Verdict, verdict
 from simulator.rundir.run import Run
 from simulator.terminal import print_error
 
@@ -52,8 +52,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
         from simulator.reports.page.pages import write_benchmark_report  # likewise
 
         draw(lambda: write_benchmark_report(record, table, equal, print_error))
-    found = record.leakage[record.leakage.defense.isin(learned(table))]
-    data: dict[str, Any] = {"run": str(run_dir), **show_verdict(found, shown, record.stopped, only_learned(table))}
+    data = {"run": str(run_dir), **show_verdict(benchmark_verdict(record, table), shown)}
     out.print(tables.in_letters(tables.defenses_grid(table), out.width), "")
     for line in (tables.BENCHMARK_LEGEND, *tables.untested(table)):
         out.print(line)
@@ -62,7 +61,7 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
         say(f"equal utility: {run_dir / EQUAL}")
     data |= {"files": show_files(run_dir, TABLE), "rows": records(table), "equal_utility": records(equal)}
     data |= {"advice": advice(table, untrained(record.utility))}
-    for line in data["advice"]:
+    for line in data["advice"][:1]:
         say(line)
     return Answer(data, error_of(record.leakage, shown.limits))
 
@@ -84,7 +83,7 @@ def answer_of(
 ) -> Answer:
     """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
     stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
-    data = show_verdict(leakage, shown, stopped)
+    data = show_verdict(verdict(leakage, stopped), shown)
     table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
     if costs is not None and costs.rows:
@@ -99,10 +98,8 @@ def answer_of(
     return Answer({"run": str(run_dir), **data}, error_of(leakage, shown.limits))
 
 
-def show_verdict(leakage: pd.DataFrame, shown: Shown, stopped: str, which: str = "") -> dict[str, Any]:
-    """Print the verdict, and return its part of the answer. which: a sentence on the rows that it is of."""
-    found = verdict(leakage, stopped)
-    found = replace(found, headline=which + found.headline)
+def show_verdict(found: Verdict, shown: Shown) -> dict[str, Any]:
+    """Print the verdict, and return its part of the answer."""
     for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
         say(line)
     return {"verdict": found.as_json()}

@@ -1,26 +1,28 @@
 """Sum up a benchmark in sentences: which defense, at which cost in accuracy, against which attacker, how sure.
 
 A defense under which nothing was learned hides images for that reason, and is named apart. An attack has the images
-that it returns and those that it holds back.
+that a verdict counts: those that it returns, as they are or up to what an eye overlooks, and those that it holds back.
 """
+
+from dataclasses import replace
 
 import pandas as pd
 
-from simulator.reports.benchmark_table import NONE, strongest
+from simulator.reports.benchmark_table import LEAK, NONE, strongest
+from simulator.reports.verdict import Verdict, verdict
 from simulator.reports.verdict_words import listed
+from simulator.rundir.run import Run
 
 ACCEPTED = 0.03  # loss of accuracy that a defense may cost
 LOST = 0.10  # loss from which on too little was learned to compare
 LEARNED = 0.30  # gain of accuracy over no training, without a defense, below which such losses mean nothing
-LEAK, LOW, HIGH = "leak", "recovered_fraction_low", "recovered_fraction_high"
+LOW, HIGH = "recovered_fraction_low", "recovered_fraction_high"
 MOST = 6  # defenses that are named
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
     """Return for every defense the strongest attack, with `leak`, the share of images that it has; the least first."""
     rows = strongest(table).dropna(subset=["recovered_fraction", "test_accuracy"])
-    held = rows.held_fraction if "held_fraction" in rows else rows.recovered_fraction
-    rows = rows.assign(leak=rows.recovered_fraction.combine(held, max))
     worst = rows.sort_values(LEAK, kind="stable").groupby("defense", sort=False).tail(1)
     return worst.sort_values([LEAK, HIGH], kind="stable")
 
@@ -30,6 +32,18 @@ def learned(table: pd.DataFrame) -> set[str]:
     if "accuracy_difference" not in table:
         return set(table.defense)
     return set(table[~(table.accuracy_difference < -LOST)].defense)
+
+
+def benchmark_verdict(record: Run, table: pd.DataFrame) -> Verdict:
+    """Return the verdict on the defenses that cost little enough, with the conclusion of the benchmark as its headline.
+    Its other sentences stand first in what was shown, and are the run's own in place of remedies from our benchmark."""
+    found = verdict(record.leakage[record.leakage.defense.isin(learned(table))], record.stopped)
+    worst = only_learned(table) + found.headline
+    said = advice(table, untrained(record.utility))
+    if not said:
+        return replace(found, headline=worst)
+    statements = {**found.statements, "shown": [*said[1:], worst, *found.of("shown")], "next": []}
+    return replace(found, headline=said[0], statements=statements)
 
 
 def only_learned(table: pd.DataFrame) -> str:
@@ -112,9 +126,9 @@ def _nearly(within: pd.DataFrame) -> list[str]:
     if len(within) < 2:
         return []
     best, rest = within.iloc[0], within.iloc[1:]
-    # held images have no interval
+    # what is not returned has no interval
     at_least = rest[LOW].where(rest[LEAK] <= rest.recovered_fraction, rest[LEAK])
-    alike = rest[at_least <= best[HIGH]].defense.tolist()
+    alike = rest[at_least <= max(best[HIGH], best[LEAK])].defense.tolist()
     more = f" The intervals do not tell it from {_named(alike)}." if alike else ""
     return [f"Next: {_briefly(rest)}.{more}"]
 

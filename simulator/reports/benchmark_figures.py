@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simulator.evaluation.truth import Truth
 from simulator.reports import drawing
-from simulator.reports.benchmark_table import settings, strongest, tried_by_all
+from simulator.reports.benchmark_table import LEAK, settings, strongest, tried_by_all
 from simulator.reports.drawing import Drawn, Style
 from simulator.reports.strips import blank_sheet, draw_images
 from simulator.results.formats import load_images
@@ -104,7 +104,7 @@ def _draw(private: Tensor, lines: Sequence[Strip], path: Path) -> None:
     drawing.save(figure, path)
 
 
-ACCURACY, RECOVERED = "test accuracy", "share of private images recovered"
+ACCURACY, TAKEN = "test accuracy", "share of private images that an attack has"
 LIMITS = (-0.05, 1.05)  # of an axis that shows a share
 WIDTH = 6.6  # inches of a panel beside which names stand
 
@@ -123,7 +123,7 @@ def draw_benchmark(record: Run, table: pd.DataFrame, say: Callable[[str], None] 
 
 
 def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn | None:
-    """Draw test accuracy against the share of images recovered by the strongest attack, with 95 % intervals."""
+    """Draw test accuracy against the share of images that the strongest attack has, with 95 % intervals."""
     rows = strongest(table).dropna(subset=["recovered_fraction", "test_accuracy"])
     if rows.empty:
         return None
@@ -135,31 +135,31 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         for _, row in own.iterrows():
             _point(axis, row, look[row["defense"]])
         steps = frontier_of(tried_by_all(own)).sort_values("test_accuracy")
-        axis.plot(steps.test_accuracy, steps.recovered_fraction, color="0.4", linestyle="--", linewidth=1, zorder=0)
+        axis.plot(steps.test_accuracy, steps[LEAK], color="0.4", linestyle="--", linewidth=1, zorder=0)
         axis.set(title=f"{view}: strongest attack on each defense", xlim=LIMITS, ylim=LIMITS)
-        axis.set(xlabel=ACCURACY, ylabel=RECOVERED)
+        axis.set(xlabel=ACCURACY, ylabel=TAKEN)
     figure.tight_layout()
     for axis, view in zip(axes, views, strict=True):
         own = rows[rows.threat_model == view]
-        points = zip(own.defense, zip(own.test_accuracy, own.recovered_fraction, strict=True), strict=True)
+        points = zip(own.defense, zip(own.test_accuracy, own[LEAK], strict=True), strict=True)
         drawing.name_points(axis, dict(points), look)
     said = [
-        f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, recovered {row.recovered_fraction:.2f}"
-        for row in frontier_of(tried_by_all(rows)).sort_values("recovered_fraction").itertuples()
+        f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, has {row.leak:.2f}"
+        for row in frontier_of(tried_by_all(rows)).sort_values(LEAK).itertuples()
     ]
     return Drawn(
         drawing.save(figure, path),
         "Protection against cost",
         "What a defense protects against what it costs: the lower right corner is best. Dashed: the defenses that no "
-        "other one beats in both. Hollow: an attack that may be the strongest gave no result. Dotted, up to a bar: "
-        "what an attack has with the images that it held back. Grey: 95 % intervals.",
-        f"Test accuracy against images recovered. {'; '.join(said)}.",
+        "other one beats in both. Hollow: an attack that may be the strongest gave no result. Dotted, down to a bar: "
+        "what it returned as it is, without images that it held back or that an eye would know. Grey: 95 % intervals.",
+        f"Test accuracy against the share of images that the strongest attack has. {'; '.join(said)}.",
     )
 
 
 def frontier_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the defenses that no other one beats in both: none is as accurate and leaks less."""
-    accuracy, kept = rows.test_accuracy.to_numpy(), -rows.recovered_fraction.to_numpy()
+    accuracy, kept = rows.test_accuracy.to_numpy(), -rows[LEAK].to_numpy()
     at_least = (accuracy[:, None] >= accuracy) & (kept[:, None] >= kept)
     better = (accuracy[:, None] > accuracy) | (kept[:, None] > kept)
     return rows[~(at_least & better).any(0)]
@@ -210,26 +210,26 @@ def strength_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
     figure, axes = drawing.panels(len(views), most=1, width=WIDTH, height=3.8)
     for axis, view in zip(axes, views, strict=True):
         for family, own in rows[rows.threat_model == view].groupby("family", sort=False):
-            axis.plot(-own.accuracy_difference, own.recovered_fraction, linewidth=1, markersize=6, **look[family])
-        without = plain[plain.threat_model == view].recovered_fraction
+            axis.plot(-own.accuracy_difference, own[LEAK], linewidth=1, markersize=6, **look[family])
+        without = plain[plain.threat_model == view][LEAK]
         axis.axhline(without.max() if len(without) else 1.0, color="0.6", linestyle=":", linewidth=1)
         for loss in (0.01, 0.03, 0.10):
             axis.axvline(loss, color="0.85", linewidth=0.8, zorder=0)
-        axis.set(title=view, ylim=LIMITS, xlabel="loss of test accuracy to no defense", ylabel=RECOVERED)
+        axis.set(title=view, ylim=LIMITS, xlabel="loss of test accuracy to no defense", ylabel=TAKEN)
         axis.set_xscale("symlog", linthresh=0.03)
         axis.set_xlim(min(-0.02, float(-rows.accuracy_difference.max()) - 0.01), 1.0)
         axis.set_xticks(ticks := [0, 0.01, 0.03, 0.1, 0.3, 1.0], [f"{tick:g}" for tick in ticks])
     figure.tight_layout()
     for axis, view in zip(axes, views, strict=True):
         last = rows[rows.threat_model == view].groupby("family", sort=False).tail(1)
-        points = zip(last.family, zip(-last.accuracy_difference, last.recovered_fraction, strict=True), strict=True)
+        points = zip(last.family, zip(-last.accuracy_difference, last[LEAK], strict=True), strict=True)
         drawing.name_points(axis, dict(points), look)
     return Drawn(
         drawing.save(figure, path),
         "Equal utility",
         "Each defense from its weakest setting to its strongest: what it lets through over the accuracy that it costs. "
         "Dotted: no defense.",
-        f"Images recovered over loss of accuracy for {', '.join(look)}.",
+        f"Share of images that an attack has over loss of accuracy for {', '.join(look)}.",
     )
 
 
@@ -262,13 +262,14 @@ def epsilon_curves(table: pd.DataFrame, path: Path) -> Drawn | None:
 
 def _point(axis: plt.Axes, row: pd.Series, style: Style) -> None:
     """Draw one defense, with its intervals in grey."""
-    x, y = row["test_accuracy"], row["recovered_fraction"]
+    x, y, returned = row["test_accuracy"], row[LEAK], row["recovered_fraction"]
     bars = [[abs(row[name] - row[f"{name}_{end}"])] for name in ("test_accuracy", "recovered_fraction")
             for end in ("low", "high")]  # fmt: skip
-    axis.errorbar(x, y, xerr=bars[:2], yerr=bars[2:], fmt="none", ecolor="0.8", zorder=1)
-    if (held := row.get("held_fraction", 0.0)) > y:
+    axis.errorbar(x, y, xerr=bars[:2], fmt="none", ecolor="0.8", zorder=1)
+    axis.errorbar(x, returned, yerr=bars[2:], fmt="none", ecolor="0.8", zorder=1)
+    if returned < y:
         axis.plot(
-            [x, x], [y, held], color=style["color"], linestyle=":", linewidth=1, marker="_", markersize=12, zorder=2
+            [x, x], [y, returned], color=style["color"], linestyle=":", linewidth=1, marker="_", markersize=12, zorder=2
         )
     tried = pd.isna(row.get("not_attacked_by"))
     face = style["color"] if tried else "none"

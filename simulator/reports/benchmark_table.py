@@ -20,6 +20,7 @@ from simulator.results.disk import write_atomically
 from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
 from simulator.results.schema import AT_SETTING, EQUAL_UTILITY, LEAKAGE, benchmark
+from simulator.rundir.exposure_rows import share_of_means
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import Scenario
 
@@ -89,6 +90,7 @@ def sign_test(differences: pd.Series) -> float:
 
 
 TABLE = "benchmark.csv"
+LEAK = "leak"  # column of `strongest`
 KEY = ["defense", "attack", "threat_model", "adaptive", "target", "round"]
 ORDER = [True, True, True, True, False, True]  # which of them ascend
 NONE = "none"
@@ -239,12 +241,11 @@ def tried_by_all(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def strongest(table: pd.DataFrame) -> pd.DataFrame:
-    """Return for every defense and threat model the row of the attack that recovers most of the private images in the
-    last attacked round, with the `held_fraction` of the attack that holds most."""
+    """Return for every defense and threat model the row of the attack that has most of the private images in the last
+    attacked round, with that share as `leak`: by the count of a verdict that is largest."""
     own = table[(table.target == "private") & (table["round"] == table["round"].max())]
-    if "held_fraction" in own:
-        own = own.assign(held_fraction=own.groupby(["defense", "threat_model"]).held_fraction.transform("max"))
-    ranked = own.sort_values(["recovered_fraction", "leakage"], na_position="first", kind="stable")
+    own = own.assign(**{LEAK: share_of_means(own).where(own.recovered_fraction.notna())})
+    ranked = own.sort_values([LEAK, "recovered_fraction", "leakage"], na_position="first", kind="stable")
     return ranked.groupby(["defense", "threat_model"], sort=False).tail(1).sort_index()
 
 
@@ -262,8 +263,8 @@ def write_equal_utility(record: Run, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def equal_utility(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for every family, threat model and accepted loss, of the attack that recovers most at the chosen
-    setting; without a setting if all cost more than the loss. table: of the benchmark."""
+    """Return a row for every family, threat model and accepted loss, of the strongest attack at the chosen setting;
+    without a setting if all cost more than the loss. table: of the benchmark."""
     found = settings(table)
     rows = []
     for (family, view), own in found.groupby(["family", "threat_model"], sort=False):

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from attacks.interface.errors import InputError
-from simulator.reports.benchmark_table import NONE, strongest
+from simulator.reports.benchmark_table import LEAK, NONE, strongest
 from simulator.reports.verdict_words import at_worst, shortened, told_briefly, viewer
 from simulator.results.cells import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
@@ -35,9 +35,9 @@ FOUND = (
     "they passed the attack's own test; doubtful: others. Nobody compared them with the truth."
 )
 BENCHMARK_LEGEND = (
-    "recovered: of private images, by the attack that recovers most in the last attacked round (*: told the "
-    "defense in force), with the 95 % interval over clients within seeds; held: with the candidates that an attack "
-    "would not return, of the one that holds most. accuracy: after that round, with the 95 % interval over seeds; ε: "
+    "recovered: of private images, by the attack that has most in the last attacked round (*: told the "
+    "defense in force), with the 95 % interval over clients within seeds; has: all that it has, with what it held back "
+    "and what an eye would know. accuracy: after that round, with the 95 % interval over seeds; ε: "
     "by then, against the row's threat model, of one record (r) or a whole client (c). kB: what a client sends in a "
     "round."
 )
@@ -165,12 +165,15 @@ def legend(headings: Iterable[str], blind: bool = False) -> str:
     return " ".join([*said.values(), *([FLOOR] if "leakage" in shown else [])])
 
 
+HAS = replace(benchmark().columns["held_fraction"], name=LEAK, title="has", meaning="all that the attack has")
+
+
 def defenses_grid(table: pd.DataFrame, *more: Column) -> Grid:
     """Make a table of the strongest attack and the costs for every defense and threat model. more: columns beside."""
     rows = strongest(table)
     rows = rows.assign(attack=rows.attack + rows.adaptive.map({True: "*", False: ""}))
-    held = "held_fraction" in rows and bool((rows.held_fraction > rows.recovered_fraction).any())
-    columns = [column for column in benchmark().printed if column.name != "held_fraction" or held]
+    columns = [HAS if column.name == "held_fraction" else column for column in benchmark().printed]
+    columns = [column for column in columns if column is not HAS or (rows.leak > rows.recovered_fraction).any()]
     return grid("Defenses", cells_of(rows, [*columns, *more]))
 
 
@@ -243,11 +246,16 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
         auc, told = (_most(own, name, worst) for name in ("membership_auc", "membership_told"))
         lines.append(
             (viewer(str(threat_model)), SEES.get(str(threat_model), ""), str(worst.attack), told_briefly(worst),
-             at_worst(worst), _of_whom(worst), auc, told)
+             _images(worst), _of_whom(worst), auc, told)
         )  # fmt: skip
     names = ("who", "sees", "attack", "told", "images at worst", "of whom", "membership AUC", "stand out")
     columns = [Heading(name, name in ("images at worst", "membership AUC", "stand out")) for name in names]
     return grid("Who can do it, and knowing what", _by_column(columns, lines), empty=NOTHING)
+
+
+def _images(worst: pd.Series) -> str:
+    more = worst.num_features > worst.best
+    return at_worst(worst) + (f"; features of {worst.num_features:.0f}" if more else "")
 
 
 def _most(own: pd.DataFrame, name: str, worst: pd.Series) -> str:

@@ -150,7 +150,14 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
     lines += [] if tells(tested) else membership_lines(tested)
     refused = rows[(rows.status == "failed") & _refused(rows)]
     late = rows[rows.status == "timeout"]
-    return [*lines, *_gave_up(good), _capacity(good), *_reasons(refused, "refused"), *_reasons(late, "out of time")]
+    return [
+        *lines,
+        *_gave_up(good),
+        _candidates(good),
+        _capacity(good),
+        *_reasons(refused, "refused"),
+        *_reasons(late, "out of time"),
+    ]
 
 
 def _broke(rows: pd.DataFrame) -> list[str]:
@@ -293,8 +300,9 @@ def _images(row: pd.Series) -> str:
     """Say what an attack has of a client's images, with a verb."""
     by = f"by attack {row.attack!r}"
     if not row.scored:
-        shows = ", which is a guess," if guessed(row) else " that the update shows"
-        of = "" if pd.isna(row.num_inferred) else f" of {row.num_inferred:.0f}{shows}"
+        shows = " that the update shows" if row.of == row.num_inferred else ""
+        shows = ", which is a guess," if guessed(row) else shows
+        of = "" if pd.isna(row.of) else f" of {row.of:.0f}{shows}"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
     how = f",{loosely}" if (loosely := loosely_counted(row)) else ""
@@ -380,20 +388,26 @@ def _some(names: list[str]) -> str:
 
 
 def _held(good: pd.DataFrame) -> str:
-    """Say which images an attack held back."""
+    """Say which private images an attack held back."""
     doubted = (good.held - good.recovered).where(good.scored)
     if not (doubted > 0).any():
-        if good.scored.any() or not (good.num_held > 0).any():
-            return ""
-        row = good.loc[good.num_held.idxmax()]
-        more = counted(row.num_held, "image")
-        return f"attack {row.attack!r} held back {more} of {whose(row.client)}, as it was not sure of them"
+        return ""
     row = good.loc[doubted.idxmax()]
     return (
         f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)}"
         f"{in_this_setting(row, good)} in round {row['round']} and held back {row.held - row.recovered:.0f} that it "
         f"was not sure of: the attacker has {row.held:.0f}"
     )
+
+
+def _candidates(good: pd.DataFrame) -> str:
+    """Say how many candidates an attack held back that nobody compared with the truth."""
+    rows = good[~good.scored & (good.num_held > 0)]
+    if rows.empty:
+        return ""
+    row = rows.loc[rows.num_held.idxmax()]
+    held = f"attack {row.attack!r} held back {counted(row.num_held, 'candidate')} for {whose(row.client)}"
+    return f"{held} in round {row['round']}, as it was not sure of them, and nothing else supports them"
 
 
 def _up_to(good: pd.DataFrame) -> str:

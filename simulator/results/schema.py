@@ -444,7 +444,7 @@ EQUAL_UTILITY = Table(
     "equal_utility.csv",
     "One row per family of `benchmark.strengths`, threat model and accepted loss of accuracy. It shows the "
     "strongest setting that was run and whose mean loss is no larger; without one, it is empty. "
-    "Its other columns are those of benchmark.csv, of the attack that recovers most in the last attacked round.",
+    "Its other columns are those of benchmark.csv, of the attack that has most images in the last attacked round.",
     Column("family", TEXT, "the defense that is swept over its strength", EQUAL),
     *leakage("threat_model"),
     Column("accepted_loss", NUMBER, "of test accuracy, to the same seeds without a defense", EQUAL, SHARE, "loss"),

@@ -15,7 +15,7 @@ PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoeve
 COUNTS = {column.name: column.counts for column in LEAKAGE.columns.values() if column.counts is not None}
 MEASURES = sorted(COUNTS, key=lambda name: COUNTS[name].rank)
 DERIVED = (
-    *("scored", "best", "measure", "share", "sure", "chance", "explained"),
+    *("scored", "best", "measure", "of", "share", "sure", "chance", "explained"),
     *("tells_members", "tells_candidates", "setting"),
 )
 HISTORIES = ("history", "server_history")  # threat models that keep all rounds
@@ -27,13 +27,20 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     """Return the rows about private images, with every declared column, and these beside them.
 
     scored: whether the truth is known. best, measure: the largest count of private images, and its column. share:
-    `best` over the private images, 0 if chance explains as many; without the truth, over the images that the update
-    shows, or that the client reports where the attack did not count them. chance: if `share` is 0, the largest count
+    `best` over the private images (`of`), 0 if chance explains as many; without the truth, over the images that the
+    update shows or that were told, the fewer, but not fewer than `best`. chance: if `share` is 0, the largest count
     that chance explains. explained: by what, the `floor`, the `classes` or `others`, who lose as many. sure: whether
     the images are vouched for. tells_members: whether the AUC is above chance. tells_candidates: whether more
     candidates are told to be members than chance explains. setting: the point of a sweep or the defense, in words.
     """
     return _judged(about_private(leakage))
+
+
+def share_of_means(table: pd.DataFrame) -> pd.Series:
+    """Return `share` of a table of means, as benchmark.csv, judged as `exposure_rows` judges one update."""
+    shares = {name: table[f"{name}_fraction"] for name in MEASURES if f"{name}_fraction" in table}
+    rows = table[[name for name in table if name in LEAKAGE.columns]].assign(num_private=1.0, **shares)
+    return _judged(rows).share.set_axis(table.index)
 
 
 def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +60,8 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     likely = likely_right(rows)
     found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(likely, 0.0)
     best = counts.max(axis=1).where(rows.scored, found)
-    of = rows.num_private.where(rows.scored, rows.num_inferred.fillna(rows.num_private))
+    fewer = rows[["num_private", "num_inferred"]].min(axis=1)  # a client may have trained on a part of its images
+    of = rows.num_private.where(rows.scored, fewer.where(fewer >= best, rows.num_inferred.fillna(rows.num_private)))
     share = (best / of.where(of > 0)).clip(upper=1.0).fillna(0.0)
     low = rows.membership_auc_low.fillna(rows.membership_auc)
     measure, most = (found.idxmax(axis=1) if len(rows) else pd.Series(dtype="object") for found in (counts, plain))
@@ -62,7 +70,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     # one for each update
     tests = rows.loc[rows.membership_p.notna(), ["setting", "round", "client", "threat_model"]]
     return rows.copy().assign(  # the copy joins columns, of which pandas says that too many stand apart
-        best=best, measure=measure, share=share,
+        best=best, measure=measure, of=of, share=share,
         sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
         tells_members=(rows.membership_auc >= TELLS) & (low > 0.5),
         tells_candidates=rows.membership_p * max(1, len(tests.drop_duplicates())) <= CHANCE,

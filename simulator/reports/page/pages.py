@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from attacks import InputError
 from simulator.errors import one_line
 from simulator.reports import tables
-from simulator.reports.benchmark_advice import advice, untrained
+from simulator.reports.benchmark_advice import benchmark_verdict
 from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.drawing import Drawn
 from simulator.reports.figures import draw_figures
@@ -35,7 +35,7 @@ from simulator.reports.page.pictures import (
     summary_of,
 )
 from simulator.reports.verdict import TITLES, verdict
-from simulator.reports.verdict_words import sentence
+from simulator.reports.verdict_words import listed, sentence
 from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
@@ -88,6 +88,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = tables.leakage_grid(leakage)
     worst, others = pictures(run, say)
+    blind = bool(leakage.recovered.isna().all())
     command, needs = repeat(run, kind, name)
     return {
         "kind": kind,
@@ -95,6 +96,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
         "summary": summary_of(description),
         "verdict": verdict(leakage, run.stopped),
         "worst": worst,
+        "reading": tables.legend(("recovered",) if blind else ("recovered", "leakage"), blind),
         "exposures": tables.exposure_grid(leakage),
         "utility": tables.utility_of(run),
         "charts": [chart_of(one) for one in drawn if not one.path.stem.startswith(GRIDS)],
@@ -141,8 +143,11 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:
 def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     """Return (the command that repeats a run, what it needs)."""
     if kind == "audit":
-        needs = "With the options under “What was done”; `fedspill report` makes this page again without attacking."
-        return audit_command(asked_for(run.description), f"{run.path.name}-again"), needs
+        asked = asked_for(run.description)
+        own = [attack["name"] for attack in asked.get("attacks") or () if attack.get("options")]
+        python = f"The options of {listed(own)} are given in Python, `fedspill.audit(attacks=…)`. " if own else ""
+        needs = f"{python}`fedspill report` makes this page again without attacking."
+        return audit_command(asked, f"{run.path.name}-again"), needs
     return (
         f"fedspill run {name}.yaml --out runs/{name}-again",
         f"Save the scenario above as {name}.yaml; the same versions give the same tables. `fedspill report` on the run "
@@ -154,10 +159,9 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     """Make the content of the page of a benchmark. table, equal: benchmark.csv and equal_utility.csv. A figure that
     compares all defenses on the same images replaces the pictures of other clients."""
     own = run_page(run, (), say)
-    conclusion = advice(table, untrained(run.utility))
     defenses = tables.defenses_grid(table, benchmark().columns["not_attacked_by"])
     note = (
-        "The attack that recovers most in the last attacked round, means over seeds and clients; beside them "
+        "The attack that has most in the last attacked round, means over seeds and clients; beside them "
         "the 95 % interval. ε: spent by then, against that threat model. Where an attack is named that gave no result, "
         "a low share says little: it may have been the strongest."
     )
@@ -166,7 +170,8 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
         folded.insert(0, tables.equal_utility_grid(equal))
     return own | {
         "kind": "benchmark",
-        "utility": replace(defenses, note=" ".join([*conclusion, note])),
+        "verdict": benchmark_verdict(run, table),
+        "utility": replace(defenses, note=note),
         "others": NOBODY,
         "charts": [chart_of(one) for one in drawn],
         "tables": [*folded, *own["tables"]],

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ Values = dict[str, Any]
 
 SCENARIO, AUDIT = "scenario", "audit"  # keys of descriptions: the options of a run and of an audit
 APART = ("versions", "machine", "jobs", SCENARIO, AUDIT)  # keys with headings of their own
-FLAGS = ("model", "shape", "mean", "std", "truth", "public", "candidates")  # options of `fedspill audit`
+FLAGS = ("model", "shape", "mean", "std", "truth", "public", "candidates", "seed")  # options of `fedspill audit`
 REPEATED = {"rounds": "round", "clients": "client", "threat_models": "threat-model"}  # options given once for each
 
 
@@ -63,14 +65,17 @@ def _part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def audit_command(options: dict[str, Any], out: str) -> str:
-    """Return the command of an audit. options: in audit.yaml."""
+    """Return the command of an audit, without the options of its attacks, which it cannot have. options: in
+    audit.yaml."""
     given = {name: options.get(name) for name in FLAGS}
     texts = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in given.items()}
-    said = [f"--{name} {value}" for name, value in texts.items() if value]
-    said += [f"--{flag} {value}" for name, flag in REPEATED.items() for value in options.get(name) or ()]
-    attacks = options.get("attacks") or ()
-    said += [f"--attack {attack['label']}" for attack in attacks if attack["label"] == attack["name"]]
-    return " ".join(["fedspill audit", str(options.get("recording", "RECORDING")), *said, "--out", out])
+    said = [(f"--{name}", value) for name, value in texts.items() if value]
+    said += [("--owner", f"{node}={folder}") for node, folder in (options.get("owners") or {}).items()]
+    said += [("--know", f"{name}={json.dumps(value)}") for name, value in (options.get("knowledge") or {}).items()]
+    said += [(f"--{flag}", value) for name, flag in REPEATED.items() for value in options.get(name) or ()]
+    said += [("--attack", attack["name"]) for attack in options.get("attacks") or ()]
+    words = ["fedspill", "audit", options.get("recording", "RECORDING"), *(part for pair in said for part in pair)]
+    return shlex.join(map(str, [*words, "--out", out]))
 
 
 def summary_of(description: dict[str, Any]) -> str:

@@ -30,6 +30,19 @@ def test_attack_on_two_checkpoints(fedspill, pair, tmp_path):
     assert facts["num_inferred"] == 3 and facts["knowledge"] == {"pixel_mean": [0.5]}
 
 
+def test_the_number_of_images_after_local_adam_is_called_a_guess(fedspill, pair, tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    net.load_state_dict(load_file(tmp_path / "a.safetensors"))
+    loss = nn.functional.cross_entropy(net(torch.rand(6, 1, 8, 8)), torch.arange(6))
+    optimizer = torch.optim.Adam(net.parameters())
+    loss.backward()
+    optimizer.step()
+    save_file(net.state_dict(), tmp_path / "b.safetensors")
+    result = fedspill("attack", *pair, "--attack", "span", "--out", tmp_path / "out")
+    assert ", 18 inferred (a guess)" in result.stdout, result.stdout + result.stderr
+
+
 def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):
     """As a training script of PyTorch and as Flower's lists of arrays have them."""
     sent, returned = (load_file(tmp_path / f"{name}.safetensors") for name in "ab")

@@ -126,13 +126,13 @@ def test_a_row_names_the_attacks_that_gave_no_result_with_the_reason():
         assert set(tried_by_all(strongest(table)).defense) == ({"none"} if said else {"none", "noise"})
 
 
-def test_what_another_attack_holds_counts_beside_what_the_strongest_returns():
+def test_the_strongest_attack_is_the_one_that_has_most_be_it_held_back():
     rows = [
         row("none", 0, 0, 0.0) | {"held_fraction": 0.5},
         row("none", 0, 0, 0.1, attack="ntk") | {"held_fraction": 0.1},
     ]
     (best,) = strongest(one_row_of_each(rows)).itertuples()
-    assert (best.attack, best.recovered_fraction, best.held_fraction) == ("ntk", 0.1, 0.5)
+    assert (best.attack, best.recovered_fraction, best.leak) == ("span", 0.0, 0.5)
 
 
 def test_leakage_and_utility_of_a_row_are_of_one_round():
@@ -263,7 +263,7 @@ def test_the_frontier_is_what_nothing_beats_in_both():
         {
             "defense": list("abcd"),
             "test_accuracy": [0.9, 0.8, 0.7, 0.7],
-            "recovered_fraction": [1.0, 0.2, 0.5, 0.0],
+            "leak": [1.0, 0.2, 0.5, 0.0],
         }
     )
     assert frontier_of(rows).defense.tolist() == ["a", "b", "d"]

@@ -1,9 +1,19 @@
 """The sentences that a benchmark ends in."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
-from simulator.reports.benchmark_advice import advice, compared, learned, only_learned, untrained
+from simulator.reports.benchmark_advice import (
+    advice,
+    benchmark_verdict,
+    compared,
+    learned,
+    only_learned,
+    untrained,
+)
+from tests.simulator.reports.conftest import leakage_row, utility_row
 
 
 def table(*rows):
@@ -51,6 +61,29 @@ def test_a_verdict_of_one_row_names_it():
     said = "This is row 'none', without a defense, as all others cost more than 10 points of accuracy. "
     assert only_learned(table(NONE, CHANCE)) == said
     assert only_learned(table(NONE, CHANCE, SPARSE)) == only_learned(table(NONE)) == ""
+
+
+def test_the_verdict_of_a_benchmark_is_its_conclusion_and_not_of_what_learned_nothing():
+    """A reader's case: the headline was about no defense, and the box named svt at an accuracy of 0.12 as an equal."""
+    leakage = pd.DataFrame([leakage_row(8, 14), leakage_row(8, 14, 0, defense="random_k"),
+                            leakage_row(8, 14, 0, defense="dp_sgd")])  # fmt: skip
+    utility = pd.DataFrame([utility_row(0), utility_row(8, test_accuracy=0.85)])
+    record = SimpleNamespace(leakage=leakage, utility=utility, stopped="")
+    found = benchmark_verdict(record, table(NONE, SPARSE, CHANCE))
+    assert found.level == "exposed" and found.headline.startswith("random_k lets least through of what costs at most")
+    assert [line[:13] for line in found.of("shown")[:2]] == ["Not compared:", "How sure: one"]
+    assert found.of("shown")[2].startswith("Client 14 is exposed worst (at no defense)") and not found.of("next")
+    assert "No attack has an image at random_k." in found.of("tried") and "dp_sgd" not in str(found.of("tried"))
+    alone = benchmark_verdict(record, table(NONE))
+    assert alone.headline.startswith("Client 14 is exposed worst") and alone.of("next")
+
+
+def test_what_an_eye_would_know_is_let_through():
+    """personal_first: 2 % of the images recovered, and 26 % that an eye would know."""
+    seen = ("personal_first", 0.02, 0.02, 0.84, {"recognized_fraction": 0.26})
+    assert "26% of the private images (returned: 2%" in advised(NONE, seen)[0]
+    floor = ("personal_first", 0.02, 0.02, 0.84, {"recognized_fraction": 0.26, "floor_recognized_fraction": 0.3})
+    assert "2% of the private images (returned: 2%" in advised(NONE, floor)[0]
 
 
 def test_one_that_costs_more_and_lets_less_through_is_named():

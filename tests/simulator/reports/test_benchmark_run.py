@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 from clients.data.partition import split_data
+from simulator.reports.benchmark_advice import benchmark_verdict
 from simulator.reports.benchmark_figures import draw_benchmark
 from simulator.reports.benchmark_table import write_benchmark
+from simulator.reports.page.pages import benchmark_page
 
 CHAINS = [
     [],
@@ -82,9 +84,12 @@ def test_secure_aggregation_shows_the_server_the_sum_only(ran):
 
 
 def test_a_benchmark_draws_its_frontier_and_its_images(ran):
-    paths = draw_benchmark(ran, write_benchmark(ran))
+    table = write_benchmark(ran)
+    paths = draw_benchmark(ran, table)
     assert [one.path.name for one in paths] == ["frontier.png", "exposure.png", "reconstructions.png"]
     assert all(one.path.stat().st_size > 10_000 for one in paths)
+    page = benchmark_page(ran, table, pd.DataFrame(), (), print)
+    assert page["verdict"] == benchmark_verdict(ran, table) and page["verdict"].headline.startswith("No conclusion: ")
     same = paths[-1].alt  # the client's images under secure aggregation are found among those of the union
     assert "none: 6 of 6 (span)" in same and "secure_aggregation: 12 of 12 (all clients, span)" in same
 

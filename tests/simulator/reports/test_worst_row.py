@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from simulator.reports import benchmark_figures, strips
+from simulator.reports.benchmark_table import strongest
 from simulator.reports.page import pages
 from simulator.reports.screen import worst_rows
 from simulator.reports.tables import leakage_grid
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
 from simulator.rundir import run as rundir
-from simulator.rundir.exposure_rows import worst_first
+from simulator.rundir.exposure_rows import MEASURES, worst_first
 from simulator.rundir.run import Run, worst_table
 from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row
@@ -61,6 +62,15 @@ def test_all_reports_name_the_same_worst_row(two, monkeypatch, tmp_path):
     monkeypatch.setattr(strips, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
     strips.image_grid(two, leakage, tmp_path / "x.png")
     assert shown[0].title == "client 1"
+
+
+@pytest.mark.parametrize("case", ["up to brightness", "held", "strictly, of as many"])
+def test_the_benchmark_ranks_attacks_as_the_verdict_does(case):
+    rows = [row | {"client": 0, "attack": name} for name, row in zip(("span", "ntk"), CASES[case], strict=True)]
+    leakage = LEAKAGE.frame(rows)
+    shares = {f"{name}_fraction": leakage[name] / leakage.num_private for name in MEASURES}
+    (best,) = strongest(leakage.assign(**shares)).itertuples()
+    assert best.attack == "ntk" and "by attack 'ntk'" in verdict(leakage).headline
 
 
 def test_the_grid_of_defenses_shows_the_client_that_is_exposed_worst(large, monkeypatch, tmp_path):

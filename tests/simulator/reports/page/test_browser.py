@@ -13,8 +13,9 @@ from playwright import sync_api as playwright
 from simulator.reports.figures import draw_figures
 from simulator.reports.page import pictures as page_pictures
 from simulator.reports.page.pages import render, run_page
+from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.rundir.strip import Strip
-from tests.simulator.reports.conftest import large_run
+from tests.simulator.reports.conftest import large_run, leakage_row, sample_rows
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -50,8 +51,10 @@ def browser():
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
     """A page with everything on it, of 10 rounds of 10 clients."""
-    run = large_run(tmp_path_factory.mktemp("page"))
+    return page_of(large_run(tmp_path_factory.mktemp("page")))
 
+
+def page_of(run):
     def strip_of(run, row, title, label="private", most=10):
         images = torch.rand(min(most, row["recovered"]), 1, 28, 28, generator=torch.Generator().manual_seed(0))
         return Strip(title, images, images, torch.full((len(images),), 0.15).numpy(), label, row["recovered"])
@@ -68,7 +71,7 @@ def visit(browser, page_file):
     """Open the page; at the end nothing may have been said on the console, nor asked of anybody."""
     heard, asked, contexts = [], [], []
 
-    def open_page(**options):
+    def open_page(file=page_file, **options):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
@@ -76,14 +79,38 @@ def visit(browser, page_file):
         page.on("pageerror", lambda error: heard.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.route("http*://**", lambda route: route.abort())
-        page.goto(page_file.as_uri())
+        page.goto(file.as_uri())
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert heard == []
-    assert [url for url in asked if not url.startswith("data:") and url != page_file.as_uri()] == []
+    assert [url for url in asked if not url.startswith(("data:", "file:"))] == []
+
+
+LEVELS = {
+    "exposed": [leakage_row(1, 0), leakage_row(1, 1, 3)],
+    "partly exposed": [leakage_row(1, 0, 2), leakage_row(1, 1, 0)],
+    "members only": [leakage_row(1, 0, 0), leakage_row(1, 1, 0, membership_auc=0.5)],
+    "attack broke": [leakage_row(1, 0, 0, membership_auc=0.5),
+                     leakage_row(1, 0, attack="ntk", status="failed", detail="RuntimeError: " + "/a_long_folder" * 12)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEVELS)
+def test_whatever_was_found_fits_a_phone_and_its_verdict_the_first_printed_page(visit, tmp_path, case):
+    run = large_run(tmp_path)
+    run.leakage = LEAKAGE.frame(LEVELS[case])
+    run.samples = SAMPLES.frame([sample for row in LEVELS[case] for sample in sample_rows(row)])
+    page = visit(page_of(run), viewport={"width": 390, "height": 800})
+    said = {"members only": "partly exposed", "attack broke": "no result"}
+    assert page.locator(".verdict .word").inner_text().lower() == said.get(case, case)
+    assert page.evaluate(WIDER) == 0 and page.evaluate(CUT) == page.evaluate(OVERLAPS) == []
+    page.set_viewport_size({"width": round(A4[0] - 2 * MARGIN), "height": 800})
+    page.emulate_media(media="print")
+    assert page.evaluate("document.querySelector('.verdict').getBoundingClientRect().bottom") < A4[1] - 2 * MARGIN
+    assert page.evaluate(NARROWER) == 0
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])

@@ -129,6 +129,11 @@ def test_without_a_truth_reconstructions_stand_alone(record):
     assert "Nobody compared them with the truth" in picture["caption"]
 
 
+def test_what_recovered_and_leakage_mean_stands_below_the_first_picture(large, noise):
+    section = render(run_page(large, ())).partition('<h2 id="worst">')[2].partition("</section>")[0]
+    assert "recovered: PSNR of at least 20 dB" in section and "leakage: 1 is exact. In parentheses: the flo" in section
+
+
 def test_an_audit_has_a_page_without_scenario_and_utility(record):
     del record.description["scenario"]
     record.description["audit"] = {"recording": "runs/mine", "model": "net.py:Net", "shape": [1, 8, 8], "truth": None}
