@@ -244,8 +244,9 @@ def _assumed(good: pd.DataFrame) -> list[str]:
 
 
 def _not_tried(rows: pd.DataFrame) -> list[str]:
-    """Name our attacks and threat models without a row; and adaptive attacks, if there is a defense and none ran. An
-    attack under another label counts if its name is in the label."""
+    """Name our attacks and threat models without a row; adaptive attacks, if there is a defense and none ran; and
+    counts of classes, where images are too many for anything else and what these take is not known. An attack under
+    another label counts if its name is in the label."""
     labels = " ".join(map(str, rows.attack.unique()))
     own = [name for name, attack in ATTACKS.items() if attack.__module__.startswith(OURS)]  # others are a user's
     ours = sorted({*own} - {*BASELINES})
@@ -256,6 +257,9 @@ def _not_tried(rows: pd.DataFrame) -> list[str]:
     lines += [f"threat model{'s' * (len(views) > 1)} {listed(views)}"] if views else []
     if (rows.defense.fillna("none") != "none").any() and not rows.adaptive.eq(True).any():
         lines.append("an attack told the defense (`adaptive: true`, where there is anything to tell)")
+    asked = rows.class_counts.notna() | rows.detail.str.contains("classes: ", regex=False, na=False)
+    if (rows.num_private > rows.capacity).any() and not asked.any():
+        lines.append("how many images each class has (of SGD, with `learning_rate` and `steps` among what is known)")
     return [f"not tried: {'; '.join(lines)}"] if lines else []
 
 

@@ -36,6 +36,15 @@ def recovered(count, of=8, **columns):
     return {"recovered": count, "held": count, "num_private": of, "leakage": count / of} | columns
 
 
+def test_clients_of_many_images_hear_what_their_classes_take():
+    def said(of=1000, **columns):
+        return str(verdict(table(recovered(0, of=of), capacity=120, **columns)).statements)
+
+    wanted = "how many images each class has (of SGD, with `learning_rate` and `steps` among what is known)"
+    assert wanted in said() and wanted not in said(of=8)
+    assert wanted not in said(class_counts='{"0": 1000}') + said(detail="classes: the network knows them already")
+
+
 def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
     found = verdict(table(recovered(2, client=0), recovered(7, client=2, round=3), recovered(1, client=1)))
     assert found.level == "exposed"
