@@ -187,6 +187,26 @@ def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):
     assert rows.status.tolist() == ["skipped"] and "learning_rate" in rows.detail[0]
 
 
+def test_a_check_that_raises_is_a_row_and_the_other_attacks_go_on(recorded):
+    (recorded / "broken.py").write_text(BROKEN)
+    rows = audited(recorded, "broken", attacks=[f"{recorded}/broken.py:Broken", "span"], clients=[0]).leakage
+    assert dict(zip(rows.attack, rows.status, strict=True)) == {"broken": "failed", "span": "ok"}
+    assert rows.detail[rows.attack == "broken"].str.contains("NameError.*undefined").all()
+
+
+BROKEN = """
+from dataclasses import dataclass
+from attacks import Attack
+@dataclass(frozen=True)
+class Broken(Attack):
+    name = "broken"
+    def check_requirements(self, observation, knowledge):
+        undefined
+    def reconstruct(self, observation, knowledge, generator, progress):
+        pass
+"""
+
+
 def test_a_row_that_ran_out_of_time_names_the_audit_s_own_option(recorded):
     slow = {"name": "ntk", "iterations": 10_000_000, "patience": 0}
     row = audited(recorded, "slow", attacks=[slow], clients=[0], timeout=1.0).leakage.iloc[0]
