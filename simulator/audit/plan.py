@@ -64,7 +64,7 @@ def default_attacks(
     return tuple(AttackConfig.model_validate(one) for one in names)
 
 
-MOST_CHANNELS = 4  # of pictures
+MOST_CHANNELS, LONGEST_SIDE = 4, 8  # of pictures; the side is in units of the other one
 IMAGES = ("truth", "public", "candidates")  # options that name images
 TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
@@ -310,15 +310,16 @@ def absolute(path: str | Path | None) -> str | None:
 
 
 def check_order(shape: Shape) -> Shape:
-    """Return the shape; raise InputError if it is certainly (H, W, C) or (H, C, W): no image has as many channels as
-    rows or columns, and 1, 3 or 4 of the others."""
+    """Return the shape; raise InputError if it is (H, W, C), or (H, C, W) of a square image. Pictures have 1, 3 or 4
+    channels, and more rows and columns than that; signals are longer than pictures are wide."""
     first, second, last = shape
     if first == last > MOST_CHANNELS >= second != 2:
         raise InputError(
             f"--shape {first},{second},{last} has the channels in the middle: write channels,height,width, "
             f"--shape {second},{first},{last}"
         )
-    if first == second > MOST_CHANNELS >= last != 2:
+    shorter, longer = sorted((first, second))
+    if longer <= LONGEST_SIDE * shorter and shorter > MOST_CHANNELS >= last != 2:
         raise InputError(
             f"--shape {first},{second},{last} is height,width,channels: write channels,height,width, "
             f"--shape {last},{first},{second}"
