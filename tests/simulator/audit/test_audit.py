@@ -1,6 +1,7 @@
 """An audit of a recording made by hand: what it finds, what it scores against, and how it ends."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,8 @@ def blind(recorded):
 
 
 def audited(recorded, name, **options):
-    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, page=False, **{**SPAN, **options})
+    model = options.pop("model", f"{recorded}/net.py:net")
+    return audit(recorded, model, SHAPE, out=recorded / name, page=False, **{**SPAN, **options})
 
 
 def write_truth(folder, clients=(0, 1, 2)):
@@ -136,6 +138,24 @@ def test_files_of_clients_are_told_by_the_updates(recorded):
     with pytest.raises(InputError, match="shows the images of 'client_02'; leave --owner out"):
         audited(recorded, "mistaken", truth=recorded / "truth", owners={"100": "client_00"})
     assert not (recorded / "mistaken").exists()
+
+
+def test_a_client_that_said_it_had_no_images_costs_nobody_else_a_score(recorded, tmp_path):
+    """It sends back what it was sent, and no file of the truth is its own."""
+    rec = shutil.copytree(recorded, tmp_path / "rec", ignore=shutil.ignore_patterns("[!crg]*"))
+    shutil.copy(
+        rec / "checkpoints" / "global_0000.safetensors", rec / "checkpoints" / "client_02_round_0001.safetensors"
+    )
+    contents = json.loads((rec / "recording.json").read_text())
+    contents["rounds"][0]["images"]["2"] = 0
+    (rec / "recording.json").write_text(json.dumps(contents))
+    run = audited(rec, "none", model=f"{recorded}/net.py:net", truth=write_truth(tmp_path / "truth", clients=(0, 2)))
+    rows = run.leakage.set_index("client")
+    assert rows.recovered_fraction[[0, 1]].tolist() == [1, 1] and rows.num_private[ALL] == 20
+    assert rows.status[2] == "failed" and "is zero" in rows.detail[2]
+    assert "client 2: it said that it had no images" in str(facts_of(run.description))
+    both = audited(rec, "both", model=f"{recorded}/net.py:net", attacks=["mean_image"], truth=tmp_path / "truth")
+    assert "the client said that it had no images: no scores" in both.leakage.detail[2]
 
 
 def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind, monkeypatch):
