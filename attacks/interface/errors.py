@@ -5,7 +5,12 @@ MOST_MEANT = 4  # names that one word may stand for
 
 
 class InputError(ValueError):
-    """Bad input. The command line prints the message alone and exits with code 2."""
+    """Bad input. The command line prints the message alone and exits with code 2.
+
+    in_scenario: the message where a scenario's remedy is another one.
+    """
+
+    in_scenario = ""
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -125,12 +125,12 @@ class Knowledge:
         """Raise InputError naming the fields in `needed` that are unknown."""
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
-            reason, about = f" ({because})" if because else "", self.about()
-            typed = " ".join(f"--know {name}={about[name].example.replace(' ', '')}" for name in missing)
-            raise InputError(
-                f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know{reason}: "
-                f"grant it under adversary.knowledge, or say for example {typed}"
-            )
+            reason = f" ({because})" if because else ""
+            needs = f"attack {attack!r} needs {', '.join(missing)}, which the adversary does not know{reason}"
+            typed = " ".join(f"--know {name}={'true' if name == 'public_images' else 'VALUE'}" for name in missing)
+            error = InputError(f"{needs}: say {typed}")
+            error.in_scenario = f"{needs}: grant it under adversary.knowledge"
+            raise error
 
     def __post_init__(self) -> None:
         for problem in misfits(self):

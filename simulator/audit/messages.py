@@ -142,9 +142,9 @@ class MessageReader:
         """Return the number of images that the client reports; None if it reports none. A strategy may weight clients
         by something else, such as their loss, which is read only where it is a whole number and nothing else is there.
         """
-        records = list(message.content.metric_records.values())
-        for value in [record.get(key) for key in (*COUNTS, self.images) for record in records]:
-            if isinstance(value, int | float) and math.isfinite(value) and value >= 1 and value == round(value):
+        records, least = list(message.content.metric_records.values()), {self.images: 1, **dict.fromkeys(COUNTS, 0)}
+        for key, value in [(key, record.get(key)) for key in (*COUNTS, self.images) for record in records]:
+            if isinstance(value, int | float) and math.isfinite(value) and least[key] <= value == round(value):
                 return round(value)
         return None
 

@@ -35,6 +35,7 @@ UNTOLD_FILES = (
     "the updates could not tell which file or folder of --truth is whose: say so by --owner NODE=FOLDER, with the node "
     "ids in recording.json"
 )
+NO_IMAGES = "the client said that it had no images: no scores"
 UNTOLD = (
     "how inputs are normalized was not told, and a deviation of 1 assumed: where it is another, images are off in "
     "brightness and contrast, and count as not recovered; give --mean and --std"
@@ -48,7 +49,8 @@ NO_CLASSES = (
 @dataclass(frozen=True)
 class AuditTruth:
     """The place of the truth. owners: the number of the file of each client, None if unknown. counts: private images by
-    observation, if the federation told them. normalization: None if unknown; that of the attack is used then."""
+    observation, if the federation told them. normalization: None if unknown; that of the attack is used then. without:
+    clients that said they had no images."""
 
     path: Path
     public: Path | None
@@ -57,15 +59,21 @@ class AuditTruth:
     counts: dict[ObservationKey, int]
     normalization: Normalization | None = None
     seed: int = 0
+    without: tuple[int, ...] = ()
 
     def truth(self, attacked: Attacked) -> Truth | str:
         files, notes = read_truth(self.path, self.shape), []
-        count = self._count(attacked)
+        count, with_images = (
+            self._count(attacked),
+            [one for one in attacked.recorded.clients if one not in self.without],
+        )
+        if not with_images:
+            return NO_IMAGES
         if self.owners is None:
             chosen = list(range(len(files.images)))
         else:
-            clients = [client for client in attacked.recorded.clients if client in self.owners]
-            if len(clients) < len(attacked.recorded.clients):
+            clients = [client for client in with_images if client in self.owners]
+            if len(clients) < len(with_images):
                 return NO_TRUTH
             chosen = [number for client in clients for number in files.numbers(self.owners[client])]
         distinct = len(Distinct.among(files.images[chosen]).first)
@@ -132,7 +140,7 @@ def describe_owners(truth: AuditTruth, clients: Mapping[int, SeenClient]) -> lis
         name, place = str(clients[client].name or client), f"/{files.names[file]}" if files.by_client else ""
         called = f"client {client}" if name == str(client) else f"client {client} ({name})"
         lines.append(f"{called}: truth from {truth.path.name}{place} ({files.counts[file]} images)")
-    return lines
+    return [*lines, *(f"client {client}: it said that it had no images" for client in truth.without)]
 
 
 def doubt_owners(truth: AuditTruth, clients: Mapping[int, SeenClient], said: Mapping[str, str]) -> list[str]:

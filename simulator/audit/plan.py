@@ -64,7 +64,7 @@ def default_attacks(
     return tuple(AttackConfig.model_validate(one) for one in names)
 
 
-MOST_CHANNELS = 4  # of pictures
+MOST_CHANNELS, LONGEST_SIDE = 4, 8  # of pictures; the side is in units of the other one
 IMAGES = ("truth", "public", "candidates")  # options that name images
 TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
@@ -166,7 +166,7 @@ class AuditPlan:
         """Return the knowledge of an adversary: from the recording, the normalization and --know."""
         told = self.recording.granted(key)
         if told.num_private is None:  # all clients together: the sum of what each reports
-            told = replace(told, num_private=self.count(key))
+            told = replace(told, num_private=self.count(key) or None)
         if self.normalization is not None:
             mean, std = self.normalization.mean, self.normalization.std
             told = replace(told, pixel_mean=mean, pixel_std=std or None, pixel_range=(0.0, 1.0))
@@ -209,6 +209,7 @@ class AuditPlan:
             counts={key: count for key in self.keys if (count := self.count(key)) is not None},
             normalization=self.normalization,
             seed=options.seed,
+            without=tuple(client for client, count in self._said.items() if count == 0),
         )
 
     @property
@@ -250,15 +251,20 @@ class AuditPlan:
     def _one_of_each_client(self) -> dict[int, tuple[Observation, Knowledge]]:
         first: dict[int, ObservationKey] = {}
         for key in self.recording.observations():
-            if key.threat_model == "server" and key.client != ALL:
+            if key.threat_model == "server" and key.client != ALL and self._said.get(key.client) != 0:
                 first.setdefault(key.client, key)
         return {client: (self.observation(key), self.recording.granted(key)) for client, key in first.items()}
 
     def count(self, key: ObservationKey) -> int | None:
         """Return the number of private images of an observation; None unless all its clients reported theirs."""
-        said = {client: count for round in self.recording.rounds for client, count in round.images.items()}
-        clients = self.recording.recorded(key).clients
+        said, clients = self._said, self.recording.recorded(key).clients
         return sum(said[client] for client in clients) if all(client in said for client in clients) else None
+
+    @cached_property
+    def _said(self) -> dict[int, int]:
+        """By client, the number of images that it said last; 0 if it never said that it had any."""
+        said = [pair for round in self.recording.rounds for pair in round.images.items()]
+        return dict(sorted(said, key=lambda pair: pair[1] > 0))
 
 
 def doubt_trained(observation: Observation) -> str:
@@ -278,8 +284,9 @@ def digest_of(options: AuditOptions, recording: Recording) -> str:
     """Return a digest of all that rows depend on, so that only its own command resumes an audit: the options, the
     content of the files that they name, and the observations of the recording."""
     clients = [client.node for client in recording.clients.values()]
-    keys = [repr(key) for key in _chosen(recording, options)]
-    digest = hashlib.sha256(json.dumps([options.described(), clients, keys], sort_keys=True, default=str).encode())
+    keys, images = [repr(key) for key in _chosen(recording, options)], [one.images for one in recording.rounds]
+    told = [options.described(), clients, keys, images]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
     named = (options.truth, options.public, options.candidates, options.model.rpartition(":")[0])
     begun = sorted(recording.checkpoints.glob("*.safetensors"))[:1]  # another federation starts from others
     for path in (*map(Path, filter(None, named)), *begun):
@@ -310,15 +317,16 @@ def absolute(path: str | Path | None) -> str | None:
 
 
 def check_order(shape: Shape) -> Shape:
-    """Return the shape; raise InputError if it is certainly (H, W, C) or (H, C, W): no image has as many channels as
-    rows or columns, and 1, 3 or 4 of the others."""
+    """Return the shape; raise InputError if it is (H, W, C), or (H, C, W) of a square image. Pictures have 1, 3 or 4
+    channels, and more rows and columns than that; signals are longer than pictures are wide."""
     first, second, last = shape
     if first == last > MOST_CHANNELS >= second != 2:
         raise InputError(
             f"--shape {first},{second},{last} has the channels in the middle: write channels,height,width, "
             f"--shape {second},{first},{last}"
         )
-    if first == second > MOST_CHANNELS >= last != 2:
+    shorter, longer = sorted((first, second))
+    if longer <= LONGEST_SIDE * shorter and shorter > MOST_CHANNELS >= last != 2:
         raise InputError(
             f"--shape {first},{second},{last} is height,width,channels: write channels,height,width, "
             f"--shape {last},{first},{second}"

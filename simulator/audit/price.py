@@ -2,9 +2,10 @@
 
 import contextlib
 import itertools
+import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -25,7 +26,8 @@ from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey
 
 MINUTES = 5.0
-STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
+BESIDE = 5.0  # processor seconds that this process takes to load, and to make the page
+STARTUP = 10.0  # those that Ray and two workers take to come up
 LEFT = "left for want of time"
 REST = f"{LEFT}: --minutes 0 goes on with it"  # in the row of a job that the next call tries
 
@@ -59,8 +61,8 @@ class TimeLeft:
         left = sum(_kind(one) == _kind(job) for one in rest)
         if _kind(job) in self.longest or not left or seconds <= LONGEST_PROBE:
             return ""
-        label = job.attack.label
-        return f"{label} took {clock(seconds)} by the clock: {left} more take about {clock(left * seconds / at_a_time)}"
+        label, all_of_them = job.attack.label, math.ceil(left / at_a_time) * seconds
+        return f"{label} took {clock(seconds)} by the clock: {left} more take about {clock(all_of_them)}"
 
     def took(self, job: Job, seconds: float) -> None:
         self.longest[_kind(job)] = max(seconds, self.longest.get(_kind(job), 0.0))
@@ -74,7 +76,11 @@ def is_left(result: JobResult) -> bool:
     return str(result.leakage[0]["detail"]).startswith(LEFT)
 
 
-def _seen(key: ObservationKey) -> tuple[str, bool]:
+Seen = tuple[str, bool]
+Priced = tuple[str, Seen]  # an attack, and what it sees
+
+
+def _seen(key: ObservationKey) -> Seen:
     """Return what the cost of an attack depends on: the threat model, and whether the update is of all clients."""
     return key.threat_model, key.client == ALL
 
@@ -94,49 +100,63 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
         f"({', '.join(f'{count} {view}' for view, count in views.items())}): "
         f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}"
     )
-    firsts = {_seen(key): key for key in reversed(keys)}
-    each: dict[tuple[str, tuple[str, bool]], float | None] = {}
+    start = work_seconds()
+    each = _measured(plan, counts, keys)
+    begun = work_seconds()
+    if (source := jobs[0].setting.candidates) is not None:
+        tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
+    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
+    of_a_row = work_seconds() - begun + SCORE[0] + SCORE[1] * parameters
+    least = {kind: LONGEST_PROBE if seconds is None else seconds for kind, seconds in each.items()}
+    alone = workers == 1 or len(jobs) == 1
+    cores = 1 if alone else min(workers or CORES, CORES)
+    here = BESIDE + work_seconds() - start  # on one core
+    shared = (0.0 if alone else STARTUP) + sum(counts[kind] * (of_a_row + seconds) for kind, seconds in least.items())
+    idle = here + shared / cores
+    prices, slow = [], ", ".join(dict.fromkeys(label for (label, _), seconds in each.items() if seconds is None))
+    for label in dict.fromkeys(label for label, _ in each):
+        spread = sorted(seconds for (name, _), seconds in least.items() if name == label)
+        prices.append(f"{label} {' to '.join(dict.fromkeys(map(clock, (spread[0], spread[-1]))))}")
+    yield (
+        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {_many(cores, 'idle core')} "
+        f"({', '.join(prices)} each){or_more(slow) if slow else ''}"
+    )
+    if minutes and (slow or idle > 60 * minutes):
+        yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
+
+
+def _measured(
+    plan: AuditPlan, counts: Mapping[Priced, int], keys: Sequence[ObservationKey]
+) -> dict[Priced, float | None]:
+    """Return the seconds of each attack on the first update of each kind; None where it takes too long to measure."""
+    firsts, each = {_seen(key): key for key in reversed(keys)}, dict[Priced, float | None]()
     for one, (seen, key) in itertools.product(plan.attacks, firsts.items()):
         if counts[one.label, seen]:
             each[one.label, seen] = 0.0
             with contextlib.suppress(Exception):  # it fails on this update, as its row will say
                 run = AttackRun(one, plan.options.seed)
                 each[one.label, seen] = attack_seconds(run, plan.observation(key), plan.knowledge(key))
-    start = work_seconds()
-    if (source := jobs[0].setting.candidates) is not None:
-        tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
-    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
-    beside = work_seconds() - start + SCORE[0] + SCORE[1] * parameters  # of every row
-    least = {kind: LONGEST_PROBE if seconds is None else seconds for kind, seconds in each.items()}
-    alone = workers == 1 or len(jobs) == 1
-    cores = 1 if alone else min(workers or CORES, CORES)
-    known = (0.0 if alone else STARTUP) + sum(counts[kind] * (beside + seconds) for kind, seconds in least.items())
-    prices, slow = [], ", ".join(dict.fromkeys(label for (label, _), seconds in each.items() if seconds is None))
-    for label in dict.fromkeys(label for label, _ in each):
-        spread = sorted(seconds for (name, _), seconds in least.items() if name == label)
-        prices.append(f"{label} {' to '.join(dict.fromkeys(map(clock, (spread[0], spread[-1]))))}")
-    yield (
-        f"cost: about {clock(known)} of processor time, {clock(known / cores)} on {_many(cores, 'idle core')} "
-        f"({', '.join(prices)} each){or_more(slow) if slow else ''}"
-    )
-    if minutes and (slow or known / cores > 60 * minutes):
-        yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
+    return each
 
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def describe_rest(leakage: pd.DataFrame) -> str:
-    """Say what was left, and its price by the seconds of the same attacks by the clock; "" if nothing was left."""
+def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:
+    """Say what was left, and its price by the seconds of the same attacks by the clock; "" if nothing was left.
+    workers: attacks at a time, default one per core."""
     rest = leakage[leakage.detail.str.startswith(LEFT, na=False)]
     if rest.empty:
         return ""
     took = leakage[leakage.status == "ok"].groupby(["attack", "threat_model"]).seconds.mean()
     kinds = rest.groupby(["attack", "threat_model"], sort=False).size()
-    price = sum(count * took[kind] for kind, count in kinds.items() if kind in took.index)
+    each = [took[kind] for kind, count in kinds.items() if kind in took.index for _ in range(count)]
+    at_a_time = min(workers or CORES, len(rest))
+    price = max(sum(each) / at_a_time, *each, 0.0)
+    how = f"{at_a_time} at a time" if at_a_time > 1 else "one by one"
     unknown = sorted(f"{attack} ({view})" for attack, view in kinds.index if (attack, view) not in took.index)
     names = ", ".join(dict.fromkeys(rest.attack))
     beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
     left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"
-    return f"{left}: about {clock(price)} by the clock, one by one{beside}"
+    return f"{left}: about {clock(price)} by the clock, {how}{beside}"

@@ -9,6 +9,7 @@ A fault never disturbs the federation: it is logged, and noted under `problems` 
 
     FOLDER/round_1/global.pt      what was sent in round 1
     FOLDER/round_1/alice.pt       what the client `alice` returned; any name but `global`
+    FOLDER/round_1/counts.json    how many images each client had, {"alice": 16}, where they are known
     FOLDER/round_2/global.pt      the aggregate of round 1, sent in round 2
     FOLDER/global.pt              the aggregate of the last round, where there is one
 
@@ -25,8 +26,9 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, nearest
 from clients.models.checkpoint import read_checkpoint
 from simulator.adversary.statistics import Aggregate, Wrapped
 from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
@@ -155,13 +157,14 @@ class Record(Wrapped):
             setattr(self.strategy, name, value)
 
 
-GLOBAL, RULE = "global", "FOLDER/round_1/global.pt, FOLDER/round_1/CLIENT.pt, FOLDER/round_2/global.pt, …"
+GLOBAL, COUNTS = "global", "counts.json"
+RULE = "FOLDER/round_1/global.pt, FOLDER/round_1/CLIENT.pt, FOLDER/round_2/global.pt, …"
 
 
 def recording_of(folder: Path) -> Path:
     """Write a recording beside a folder of checkpoints, and return its path. Return any other folder unchanged.
 
-    Raise InputError for a round without `global`, and for a file that is no checkpoint.
+    Raise InputError for a round without `global`, and for a file that is no checkpoint, or no counts.
     """
     if (folder / CONTENTS).exists() or not (rounds := _rounds(folder)):
         return folder
@@ -171,12 +174,14 @@ def recording_of(folder: Path) -> Path:
     nodes: dict[str, int] = {}
     seen = []
     for number, path in rounds.items():
-        replies = sorted(file for file in path.iterdir() if file.stem != GLOBAL and not file.name.startswith("."))
+        beside = (GLOBAL, COUNTS.removesuffix(".json"))
+        replies = sorted(file for file in path.iterdir() if file.stem not in beside and not file.name.startswith("."))
+        counts = _counts(path / COUNTS, [file.stem for file in replies])
         for file in replies:
             nodes.setdefault(file.stem, len(nodes))
         final = sent.get(number + 1) or (_arrays(last[0]) if last and number == max(rounds) else None)
         to = {nodes[file.stem]: sent[number] for file in replies}
-        back = [Reply(nodes[file.stem], _arrays(file), None, file.stem) for file in replies]
+        back = [Reply(nodes[file.stem], _arrays(file), counts.get(file.stem), file.stem) for file in replies]
         seen.append(ServerRound(number, sent[number], to, back, final))
     writer = RecordingWriter(place, "unknown", Kept(free=0), problems)
     try:
@@ -201,6 +206,20 @@ def _only(folder: Path) -> Path:
     if len(found) != 1:
         raise InputError(f"{str(folder)!r} has {len(found)} files `{GLOBAL}`, one is needed: {RULE}")
     return found[0]
+
+
+def _counts(path: Path, clients: list[str]) -> dict[str, int]:
+    """Return the number of images of each client that the file names. Raise InputError for another form or name."""
+    if not path.exists():
+        return {}
+    try:
+        counts = TypeAdapter(dict[str, NonNegativeInt]).validate_json(path.read_bytes())
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InputError(f'{str(path)!r}: {wrong["msg"]}: write the images of each client, {{"alice": 16}}') from None
+    if others := [name for name in counts if name not in clients]:
+        raise InputError(f"{str(path)!r}: the round has no client {others[0]!r}{nearest(others[0], clients)}")
+    return counts
 
 
 def _arrays(path: Path) -> Arrays:

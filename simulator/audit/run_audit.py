@@ -191,9 +191,12 @@ def _results(
         try:
             blank = Observation(plan.model, ((start, start),), plan.options.shape)
             job.attack.make().check(blank, plan.knowledge(job.key))
-            able.append(job)
         except InputError as error:
             yield job, lost(job, str(error), "skipped")
+            continue
+        except Exception:  # the job raises it again, and makes a row of it
+            pass
+        able.append(job)
     if workers == 1 or len(able) <= 1:
         while able:
             job, begun = able.popleft(), time.monotonic()

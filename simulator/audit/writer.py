@@ -119,9 +119,8 @@ class RecordedViews:
         self, view: View, seen: RecordedObservation, rounds: Sequence[RoundFiles]
     ) -> tuple[RecordedObservation, Knowledge]:
         """Grant the server the number of a client's images; an observer is told nothing."""
-        return seen, Knowledge(
-            num_private=self.images.get(seen.client) if view.source is CheckpointSource.RETURNED else None
-        )
+        told = self.images.get(seen.client) if view.source is CheckpointSource.RETURNED else None
+        return seen, Knowledge(num_private=told or None)
 
     def _write_history(self, series: Series) -> None:
         before, rounds = self.histories.pop(series, None), self.observations.series[series]

@@ -40,7 +40,7 @@ def audit(typed: AuditCommand) -> Answer:
     if finished:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
     answer = finish_run(run.path, figures=not finished, shown=shown)
-    if rest := describe_rest(run.leakage):
+    if rest := describe_rest(run.leakage, typed.workers):
         again = re.sub(r" --minutes[ =]\S+", "", command_again())
         say(f"{rest}. They go on with:\n  {again} --minutes 0")
     return answer

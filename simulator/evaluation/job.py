@@ -171,6 +171,8 @@ def fault(
 ) -> JobResult:
     """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
     as JSON. members: the result for the candidates."""
+    if isinstance(error, InputError) and error.in_scenario and job.setting.limit == Setting.limit:
+        error = InputError(error.in_scenario)
     status, detail = "failed", said_by(error)
     if isinstance(error, OutOfTime):
         within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"

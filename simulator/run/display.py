@@ -236,8 +236,8 @@ class Lines(Display):
 
 
 @contextlib.contextmanager
-def interruptible(display: Display) -> Iterator[None]:
-    """End the process at once on Ctrl-C and SIGTERM, with exit codes 130 and 143.
+def interruptible(display: Display, again: str = "") -> Iterator[None]:
+    """End the process at once on Ctrl-C and SIGTERM, with exit codes 130 and 143. again: what it then does anew.
 
     Flower would wait for its server's thread, until the run is done, and Ray for locks that the interrupted call holds.
     Rows and files are complete when they are written, so that only attacks and rounds in progress are lost;
@@ -246,10 +246,10 @@ def interruptible(display: Display) -> Iterator[None]:
 
     def leave(signum: int, frame: Any) -> None:
         for one in before:
-            signal.signal(one, lambda again, frame: os._exit(128 + again))
+            signal.signal(one, lambda signum, frame: os._exit(128 + signum))
         display.stop()
         print_error("interrupted; what is over is kept, and `fedspill report` shows it")
-        print_error("this goes on; a run trains the setting that was under way anew, and keeps the attacks on it:")
+        print_error(f"this goes on{again}:")
         print(f"  {command_again()}", file=sys.stderr, flush=True)
         os._exit(128 + signum)
 

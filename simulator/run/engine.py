@@ -48,7 +48,7 @@ def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: 
         logging.getLogger(name).setLevel(logging.INFO if verbose else level)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DeprecationWarning)
-        stack.enter_context(interruptible(display))
+        stack.enter_context(interruptible(display, "; the setting under way is trained anew, and keeps its attacks"))
         check_unused(plan.run_dir)
         start_ray(plan.scenario.engine)
         resources = backend_config(plan.scenario.engine, plan.clients)

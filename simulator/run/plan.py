@@ -84,8 +84,12 @@ def check_cell(cell: Cell) -> int:
         facts = defense_facts(cell, data, view, [0])
         knowledge = grant(scenario, data, [0], facts)
         for attack in scenario.attacks_by(view.adversary):
-            if not attack.optional:
+            if attack.optional:
+                continue
+            try:
                 attack.make().check(observation, AttackRun.of(attack, scenario, facts).knowledge(knowledge))
+            except InputError as error:
+                raise InputError(error.in_scenario or str(error)) from error
     rounds, when = scenario.federation.rounds, scenario.adversary.when
     if when != "every" and (late := [round for round in when if round > rounds]):
         raise InputError(f"adversary.when names round {late[0]}, federation.rounds is {rounds}")

@@ -73,7 +73,10 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
             if run.stopped and run.journal.entries:
                 return frames_of(run.journal.entries, run.swept)[table.name]
             if not path.exists():
-                raise InputError(f"run {str(run.path)!r} has no {path.name}: it did not finish; run it again to resume")
+                why = "nothing is over yet" if run.stopped else "it did not finish"
+                raise InputError(
+                    f"{str(run.path)!r} has no {path.name}: {why}; the command that began it goes on with it"
+                )
             return read_table(inside(run.path, path), table)
         except InputError:
             raise

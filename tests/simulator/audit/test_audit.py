@@ -1,6 +1,7 @@
 """An audit of a recording made by hand: what it finds, what it scores against, and how it ends."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,8 @@ def blind(recorded):
 
 
 def audited(recorded, name, **options):
-    return audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / name, page=False, **{**SPAN, **options})
+    model = options.pop("model", f"{recorded}/net.py:net")
+    return audit(recorded, model, SHAPE, out=recorded / name, page=False, **{**SPAN, **options})
 
 
 def write_truth(folder, clients=(0, 1, 2)):
@@ -138,6 +140,24 @@ def test_files_of_clients_are_told_by_the_updates(recorded):
     assert not (recorded / "mistaken").exists()
 
 
+def test_a_client_that_said_it_had_no_images_costs_nobody_else_a_score(recorded, tmp_path):
+    """It sends back what it was sent, and no file of the truth is its own."""
+    rec = shutil.copytree(recorded, tmp_path / "rec", ignore=shutil.ignore_patterns("[!crg]*"))
+    shutil.copy(
+        rec / "checkpoints" / "global_0000.safetensors", rec / "checkpoints" / "client_02_round_0001.safetensors"
+    )
+    contents = json.loads((rec / "recording.json").read_text())
+    contents["rounds"][0]["images"]["2"] = 0
+    (rec / "recording.json").write_text(json.dumps(contents))
+    run = audited(rec, "none", model=f"{recorded}/net.py:net", truth=write_truth(tmp_path / "truth", clients=(0, 2)))
+    rows = run.leakage.set_index("client")
+    assert rows.recovered_fraction[[0, 1]].tolist() == [1, 1] and rows.num_private[ALL] == 20
+    assert rows.status[2] == "failed" and "is zero" in rows.detail[2]
+    assert "client 2: it said that it had no images" in str(facts_of(run.description))
+    both = audited(rec, "both", model=f"{recorded}/net.py:net", attacks=["mean_image"], truth=tmp_path / "truth")
+    assert "the client said that it had no images: no scores" in both.leakage.detail[2]
+
+
 def test_a_finished_audit_is_read_and_an_interrupted_one_goes_on(recorded, blind, monkeypatch):
     journal = (blind.path / "ledger.jsonl").read_text().splitlines()
     (blind.path / "ledger.jsonl").write_text("\n".join(journal[:4]) + "\n")  # two rows, and that they are done
@@ -184,7 +204,28 @@ def test_from_python_there_is_a_page_too(recorded):
 
 def test_an_attack_that_cannot_work_here_is_a_row_that_says_why(recorded):
     rows = audited(recorded, "refused", attacks=["gradient_matching"], clients=[0]).leakage
-    assert rows.status.tolist() == ["skipped"] and "learning_rate" in rows.detail[0]
+    assert rows.status.tolist() == ["skipped"]
+    assert rows.detail[0].endswith("(it simulates local training): say --know learning_rate=VALUE --know steps=VALUE")
+
+
+def test_a_check_that_raises_is_a_row_and_the_other_attacks_go_on(recorded):
+    (recorded / "broken.py").write_text(BROKEN)
+    rows = audited(recorded, "broken", attacks=[f"{recorded}/broken.py:Broken", "span"], clients=[0]).leakage
+    assert dict(zip(rows.attack, rows.status, strict=True)) == {"broken": "failed", "span": "ok"}
+    assert rows.detail[rows.attack == "broken"].str.contains("NameError.*undefined").all()
+
+
+BROKEN = """
+from dataclasses import dataclass
+from attacks import Attack
+@dataclass(frozen=True)
+class Broken(Attack):
+    name = "broken"
+    def check_requirements(self, observation, knowledge):
+        undefined
+    def reconstruct(self, observation, knowledge, generator, progress):
+        pass
+"""
 
 
 def test_a_row_that_ran_out_of_time_names_the_audit_s_own_option(recorded):

@@ -6,8 +6,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from attacks import InputError
 from simulator.audit.record import recording_of
 from simulator.audit.recording import Recording
+from simulator.results.keys import ALL
 from tests.simulator.audit.recorded import MODEL, digits, network, trained
 
 
@@ -49,6 +51,29 @@ def test_what_is_written_is_a_recording(folder):
     recording = Recording(place)
     assert {client.name for client in recording.clients.values()} == {"site-1", "site-2"}
     assert [one.round for one in recording.rounds] == [1, 2]
+
+
+def test_the_numbers_of_images_stand_beside_the_checkpoints(folder):
+    (folder / "round_1" / "counts.json").write_text('{"site-1": 10, "site-2": 7}')
+    recording = Recording(recording_of(folder))
+    assert [one.images for one in recording.rounds] == [{0: 10, 1: 7}, {}]
+    told = {key.client: recording.granted(key).num_private for key in recording.observations() if key.round == 1}
+    assert told == {0: 10, 1: 7, ALL: None}
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ('{"site-3": 1}', "the round has no client 'site-3'; did you mean"),
+        ('{"site-1": "many"}', "valid integer, unable to parse string as an integer: write the images of each client"),
+        ("[10, 7]", "Input should be an object: write the images of each client, {"),
+    ],
+)
+def test_numbers_of_another_form_are_refused(folder, counts, said):
+    (folder / "round_1" / "counts.json").write_text(counts)
+    with pytest.raises(InputError, match=r"counts\.json'") as caught:
+        recording_of(folder)
+    assert said in str(caught.value) and not folder.with_name("runs-recording").exists()
 
 
 def test_a_round_without_what_was_sent(fedspill, folder, tmp_path):

@@ -113,6 +113,6 @@ def test_whose_a_folder_is_can_be_said():
 
 def test_one_image_of_which_nobody_said_whose_it_is_is_one(tmp_path):
     np.savez(tmp_path / "one.npz", images=np.zeros((1, 1, 2, 2), np.float32))
-    row = SimpleNamespace(recorded=SimpleNamespace(key="row"))
+    row = SimpleNamespace(recorded=SimpleNamespace(key="row", clients=(0,)))
     said = AuditTruth(tmp_path / "one.npz", None, (1, 2, 2), None, {"row": 0}).truth(row)
     assert ": 1 is given, whose is not known, and this row has 0; to score attacks" in said

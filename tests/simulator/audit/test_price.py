@@ -100,9 +100,9 @@ def test_the_next_call_goes_on_with_what_was_left(tmp_path, monkeypatch):
     run = audited(recorded, "some")
     assert run.leakage.status.tolist() == ["ok", "ok", "skipped", "skipped"]
     assert run.leakage.detail[2].startswith(LEFT) and len(finished_cells(run.path)) == 2
-    assert describe_rest(run.leakage).startswith("2 of 4 attacks are left (span): about ")
+    assert describe_rest(run.leakage, 1).startswith("2 of 4 attacks are left (span): about ")
     run = audited(recorded, "some", minutes=0)
-    assert run.leakage.status.tolist() == ["ok"] * 4 and describe_rest(run.leakage) == ""
+    assert run.leakage.status.tolist() == ["ok"] * 4 and describe_rest(run.leakage, 1) == ""
 
 
 def test_the_rest_is_priced_by_what_the_same_attacks_took():
@@ -112,9 +112,16 @@ def test_the_rest_is_priced_by_what_the_same_attacks_took():
         ("ntk", "observer", "skipped", None, price.REST), ("ntk", "server", "skipped", None, "needs num_private"),
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=["attack", "threat_model", "status", "seconds", "detail"])
-    said = describe_rest(table)
-    assert said.startswith("3 of 6 attacks are left (span, ntk): about 4 min by the clock, one by one, ")
-    assert said.endswith(", without ntk (observer), of which none has ended")
+    beside = ", without ntk (observer), of which none has ended"
+    for workers, said in ((1, "4 min by the clock, one by one"), (2, "2 min by the clock, 2 at a time")):
+        assert describe_rest(table, workers) == f"3 of 6 attacks are left (span, ntk): about {said}{beside}"
+
+
+def test_a_single_one_that_is_left_takes_as_long_as_the_first(clock, tmp_path):
+    first, *rest = jobs(tmp_path, "span", clients=4)
+    for left, said in ((1, "49 s"), (2, "49 s"), (3, "98 s")):
+        line = TimeLeft(0.0).of_the_rest(first, 49.0, rest[:left], at_a_time=2)
+        assert line == f"span took 49 s by the clock: {left} more take about {said}"
 
 
 def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
@@ -129,7 +136,8 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     audited(recorded, "said", attacks=["mean_image", "span"], display=Shown(), **files)
     assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span"
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
-    assert re.match(r"cost: about (\d+ s) of processor time, \1 on 1 idle core \(", said[1])  # one attack at a time
+    whole = re.match(r"cost: about (\d+) s of processor time, \1 s on 1 idle core \(", said[1])  # one attack at a time
+    assert int(whole[1]) >= price.BESIDE  # its start and its page
 
 
 def test_a_recording_s_problems_are_said_before_its_audit(tmp_path, capsys):

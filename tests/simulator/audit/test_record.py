@@ -209,6 +209,18 @@ def test_a_weight_that_is_no_number_of_images_is_not_taken_for_one(tmp_path):
     assert Recording(tmp_path / "alone").rounds[0].images == {}
 
 
+def test_a_client_without_images_is_one_that_said_so(tmp_path):
+    def answer(message):
+        return trained(message, images=0 if message.metadata.dst_node_id == 10 else 8)
+
+    by_hand(Record(fedavg(), tmp_path / "rec"), 1, answer=answer)
+    recording = Recording(tmp_path / "rec")
+    nodes = {client: seen.node for client, seen in recording.clients.items()}
+    assert recording.rounds[0].images == {client: 0 if node == 10 else 8 for client, node in nodes.items()}
+    told = {key.client: recording.granted(key).num_private for key in recording.observations() if key.client in nodes}
+    assert told == {client: None if node == 10 else 8 for client, node in nodes.items()}  # nobody looks for none
+
+
 def test_what_is_sent_to_one_client_alone_is_its_initial_checkpoint(tmp_path):
     class Personal(FedAvg):
         def configure_train(self, server_round, arrays, config, grid):

@@ -9,10 +9,10 @@ from simulator.audit.plan import AuditOptions
 from simulator.cli.inputs import check_model, parse_fields, parse_numbers, parse_owners, parse_shape
 
 
-@pytest.mark.parametrize("shape", ["28,28,1", "32,32,3", "224,224,4"])
+@pytest.mark.parametrize("shape", ["28,28,1", "32,32,3", "224,224,4", "64,48,1", "16,64,3"])
 def test_a_shape_in_the_order_of_pictures_is_refused(shape):
-    height, _, channels = shape.split(",")
-    with pytest.raises(InputError, match=f"write channels,height,width, --shape {channels},{height},{height}"):
+    height, width, channels = shape.split(",")
+    with pytest.raises(InputError, match=f"write channels,height,width, --shape {channels},{height},{width}"):
         parse_shape(shape)
 
 

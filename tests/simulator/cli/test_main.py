@@ -66,7 +66,10 @@ BAD = {
     "factory that misuses torch": ("name: s\nmodel: {name: 'NETS:misused'}\n", "nets.py"),
     "model that names its outputs": ("name: s\nmodel: {name: 'NETS:Pair'}\n", "returns a dict without `logits`"),
     "checkpoint that is a folder": ("name: s\nmodel: {checkpoint: /}\n", "no safetensors file"),
-    "network that hides the number of images": ("name: s\nmodel: {name: 'NETS:conv'}\n", "needs num_private"),
+    "network that hides the number of images": (
+        "name: s\nmodel: {name: 'NETS:conv'}\n",
+        ": grant it under adversary.knowledge",
+    ),
     "mean of too many channels": ("name: s\nadversary: {knowledge: {pixel_mean: [1, 2, 3]}}\n", "1 channels"),
     "no image at all": ("name: s\nadversary: {knowledge: {num_private: 0}}\n", "num_private is 0"),
     "strategy of trees": ("name: s\nfederation: {strategy: FedXgbBagging}\n", "unknown federation.strategy"),

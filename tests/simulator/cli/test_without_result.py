@@ -74,4 +74,7 @@ def test_a_stopped_run_without_any_row_says_so(fedspill, late):
     for path in (*late.glob("*.parquet"), late / "ledger.jsonl"):
         path.unlink()
     result = fedspill("report", late)
-    assert result.returncode == 2 and "it did not finish; run it again to resume" in result.stderr
+    assert (
+        result.returncode == 2
+        and "leakage.parquet: nothing is over yet; the command that began it goes on" in result.stderr
+    )

@@ -1,12 +1,14 @@
 """What a run says where nobody watches: lines that a log keeps."""
 
 import io
+import signal
+import sys
 
 import pytest
 from rich.console import Console
 
 from simulator.run import display
-from simulator.run.display import Bars, Lines, run_display, step_bar
+from simulator.run.display import Bars, Display, Lines, interruptible, run_display, step_bar
 
 
 @pytest.fixture
@@ -98,3 +100,11 @@ def test_one_round_is_one(said):
     lines.stop()
     assert text()[0] == "fedspill: 1 round and 1 attack to do, starting Flower and Ray"
     assert "1 round and 1 attack done in 0 s" in text()[-1]
+
+
+@pytest.mark.parametrize("again", ["", "; the setting under way is trained anew"])
+def test_an_interrupted_command_says_what_it_does_anew_and_of_an_audit_that_is_nothing(monkeypatch, capsys, again):
+    monkeypatch.setattr(display.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit), interruptible(Display(), again):
+        signal.raise_signal(signal.SIGINT)
+    assert f"fedspill: this goes on{again}:\n" in capsys.readouterr().err
