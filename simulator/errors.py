@@ -1,16 +1,13 @@
 """Errors of a run, as opposed to those of its input, and the lines that describe errors."""
 
 import errno
-import re
 import tempfile
 import traceback
 from typing import Any
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import ESCAPES, InputError, one_line
 from attacks.interface.plugins import users_frames
 
-ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # they move and colour a terminal
-LONGEST = 300
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # errors of impossible paths
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
@@ -43,12 +40,6 @@ class RowsWithoutResult(RunError):
     """The run is complete, and some of its attacks failed or ran out of time."""
 
     exit_code = 5
-
-
-def one_line(text: str, most: int = LONGEST) -> str:
-    """Make one line of at most so many characters of somebody else's text, without control characters."""
-    words = " ".join(ESCAPES.sub("", text[: 20 * most]).split())
-    return "".join(sign for sign in words if sign.isprintable())[:most]
 
 
 def printable(text: str) -> str:

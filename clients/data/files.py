@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from clients.config import DataConfig
 
 LOGGERS = ("datasets", "flwr_datasets", "huggingface_hub", "fsspec", "httpx")
@@ -59,12 +59,6 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
         if had_bars:
             datasets.enable_progress_bars()
-
-
-def one_line(error: object) -> str:
-    """Return the text of a foreign error without line breaks, in at most 200 characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def bad_root(config: DataConfig, expected: str, found: str = "") -> InputError:

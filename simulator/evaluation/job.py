@@ -14,9 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.interface.errors import one_line
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
-from simulator.errors import DiskError, one_line, said_by
+from simulator.errors import DiskError, said_by
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, Told, tell_candidates
 from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_update
@@ -176,7 +177,7 @@ def fault(
         within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"
         status, detail = "timeout", ": ".join(filter(None, [within, str(error)]))
     elif isinstance(error, InputError) and job.attack.optional:
-        status, detail = "skipped", " ".join(str(error).split())
+        status, detail = "skipped", one_line(error)
     privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
     spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
     detail = "; ".join([detail, *notes, *members.notes])

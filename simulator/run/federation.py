@@ -14,6 +14,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from attacks.interface.errors import one_line
 from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
 from clients.defenses.differential_privacy.guarantee import Guarantee, worst
@@ -25,7 +26,7 @@ from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
 from simulator.adversary.statistics import StatisticsApart, buffers_of
-from simulator.errors import CellsFailed, DiskError, RunError, one_line, said_by
+from simulator.errors import CellsFailed, DiskError, RunError, said_by
 from simulator.evaluation.dispatch import BackgroundDispatcher, Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.disk import write_atomically

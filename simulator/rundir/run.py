@@ -16,10 +16,9 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
-from attacks.interface.errors import nearest
+from attacks.interface.errors import nearest, one_line
 from attacks.interface.pictures import Pictures
 from clients.data.files import check_unpacked
-from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
@@ -58,7 +57,7 @@ def read_description(path: Path) -> dict:
     try:
         _, content = read_document(inside(path.parent, path), "description", Dumped)
     except InputError as error:
-        reason = one_line(str(error), most=200)
+        reason = one_line(error)
         raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
     return content if isinstance(content, dict) else {}
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from attacks import InputError
+from attacks.interface.errors import one_line
 from clients.chain import build_defense
 from clients.config import (
     ClientConfig,
@@ -26,7 +27,6 @@ from clients.defenses import Defense
 from clients.defenses.base import Sighting, Surroundings
 from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.models import with_known_options
-from simulator.errors import one_line
 from simulator.results.threat_models import View, all_views
 from simulator.scenario import yaml_source
 from simulator.scenario.sections import (

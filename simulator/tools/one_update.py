@@ -16,11 +16,11 @@ import numpy as np
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress
+from attacks.interface.errors import one_line
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
-from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.job import Job, JobResult, Setting, filed, finished
 from simulator.evaluation.truth import Attacked
@@ -161,7 +161,7 @@ def _scored(job: Job, attacked: Attacked, granted: Knowledge) -> JobResult:
     except (InputError, OSError) as error:
         blind = replace(job, setting=replace(job.setting, truth=None))
         result = filed(blind, finished(blind, attacked, granted, distilled))
-        result.leakage[0]["detail"] += f"; the private images cannot be read ({one_line(str(error))})"
+        result.leakage[0]["detail"] += f"; the private images cannot be read ({one_line(error)})"
         return result
 
 

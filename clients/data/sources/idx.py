@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from clients.config import DataConfig
 from clients.data.arrays import ArraySplit, Dataset
-from clients.data.files import bad_root, one_line, require_root
+from clients.data.files import bad_root, require_root
 
 DIGITS = tuple(map(str, range(10)))
 GARMENTS = (

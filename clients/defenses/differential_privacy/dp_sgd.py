@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from attacks.interface.options import BELOW_ONE, POSITIVE, above_zero_to
 from clients.config import ClientConfig, TrainingConfig
 from clients.defenses.base import Defense, DefenseContext, Sighting, Surroundings, register
@@ -83,7 +83,7 @@ class DPSGD(Defense):
             )
         problems = ModuleValidator.validate(copy.deepcopy(context.model).train(), strict=False)
         if problems:
-            advice = " ".join(str(problems[0]).split())
+            advice = one_line(problems[0], most=1000)
             raise InputError(f"defense 'dp_sgd' cannot handle model {type(context.model).__name__!r}: {advice}")
         if context.config.training.dynamics == "linearized":
             raise InputError("defense 'dp_sgd' needs training.dynamics standard, not linearized")
