@@ -34,7 +34,7 @@ from simulator.evaluation.candidate_images import AuditCandidates, check_candida
 from simulator.evaluation.image_files import Shape, read_images, read_truth
 from simulator.evaluation.job import Setting
 from simulator.results.disk import contents_digest
-from simulator.results.keys import ALL, ObservationKey
+from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.results.storage import make_knowledge
 from simulator.scenario.sections import AttackConfig
 
@@ -267,10 +267,10 @@ def doubt_trained(observation: Observation) -> str:
     if not still or len(still) == len(trained):
         return ""
     named = f"{', '.join(still[:2])}{', …' if len(still) > 2 else ''}"
-    whose = "all clients" if observation.client == ALL else f"client {observation.client}"
     return (
-        f"{whose}: {len(still)} of {len(trained)} parameters that --model trains did not move ({named}): where clients "
-        "freeze them, freeze them in --model, too, by requires_grad_(False), as attacks follow that"
+        f"{owner(observation.client)}: {len(still)} of {len(trained)} parameters that --model trains did not move "
+        f"({named}): where clients freeze them, freeze them in --model, too, by requires_grad_(False), as "
+        "attacks follow that"
     )
 
 

@@ -255,9 +255,6 @@ def _descended(
     start = scales.random(starts * len(target.wanted), generator)
     coordinates = [(pixels.range * part.to(target.wanted)).requires_grad_() for part in start]
 
-    def rates(rate: float, steps: int) -> list[float]:
-        return [rate * (0.5 + 0.5 * math.cos(math.pi * (step / steps))) for step in range(steps)]
-
     def gradients(step: int) -> tuple[Tensor, ...]:
         done = step / steps
         weight = own.first_variation * (own.last_variation / own.first_variation) ** done
@@ -276,7 +273,7 @@ def _descended(
         return found
 
     variables = [(part, pixels.range * descent.rate) for part in coordinates]
-    descend(gradients, variables, steps, rates, (own.betas[0], own.betas[1]))
+    descend(gradients, variables, steps, betas=(own.betas[0], own.betas[1]))
     with torch.no_grad():
         images = pixels.inside(scales.images(coordinates))
         return images, target.misfit(images).sqrt()
