@@ -16,7 +16,7 @@ from attacks.interface.plugins import hook_of, load_object, require_allowed
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
 from clients.defenses.base import Metrics, ServerHalf, Transformation
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
 RunMod = Callable[[FlowerMod, str, State], State]

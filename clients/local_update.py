@@ -16,7 +16,7 @@ from clients.config import ClientConfig
 from clients.data.arrays import Task
 from clients.data.partition import FederatedData, split_data
 from clients.defenses import TrainingSet
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.models import build_model
 from clients.training import FedProx, TrainingReport, encode_targets, train
 

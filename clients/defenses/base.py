@@ -21,7 +21,7 @@ from attacks.interface.plugins import Registry, subclass_of
 from attacks.interface.torch_tools import torch_generator
 from clients.batch_norm import moving_statistics
 from clients.config import ClientConfig, TrainingConfig
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.defenses.guarantee import Adversary, Guarantee
 from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]

@@ -14,7 +14,7 @@ from attacks.interface.observation import State
 from attacks.interface.options import POSITIVE
 from clients.data.partition import split_data
 from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, Sighting, register, rounded
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.guarantee import Adversary
 
 
 @register

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from attacks import Knowledge
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
-from clients.defenses.differential_privacy.guarantee import Guarantee, worst
+from clients.defenses.guarantee import Guarantee, worst
 from simulator.adversary.knowledge import defense_facts, grant
 from simulator.adversary.reply import ClientReply
 from simulator.evaluation.job import Job, JobResult, Setting, lost

@@ -21,7 +21,7 @@ from torch import Tensor
 from attacks.interface.errors import one_line
 from attacks.interface.observation import State
 from clients.client_app import OUT_OF_TIME
-from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
+from clients.defenses.guarantee import Guarantee, from_json
 from simulator.adversary.statistics import ARRAYS
 from simulator.errors import RunError
 from simulator.results.columns import is_number

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from attacks.interface.observation import ALL as ALL
 from attacks.interface.observation import owner as owner
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.defenses.guarantee import Adversary, Guarantee
 
 Pairs = Sequence[tuple[str, str]]
 

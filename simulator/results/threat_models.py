@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.guarantee import Adversary
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 ThreatModelName = Literal["server", "observer", "history", "server_history"]

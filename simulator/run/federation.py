@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from attacks.interface.errors import one_line
 from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
-from clients.defenses.differential_privacy.guarantee import Guarantee, worst
+from clients.defenses.guarantee import Guarantee, worst
 from clients.local_update import code_version, load_data, load_targets, make_model, num_outputs
 from clients.time_limit import unhurried
 from clients.training import accuracy, training_loss

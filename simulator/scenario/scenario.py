@@ -25,7 +25,7 @@ from clients.config import (
 )
 from clients.defenses import Defense
 from clients.defenses.base import Sighting, Surroundings
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.guarantee import Adversary
 from clients.models import with_known_options
 from simulator.results.threat_models import View, all_views
 from simulator.scenario import yaml_source

@@ -14,7 +14,7 @@ from attacks.interface.errors import InputError, one_line
 from attacks.interface.options import BELOW_ONE, POSITIVE, above_zero_to
 from clients.config import ClientConfig, TrainingConfig
 from clients.defenses.base import Defense, DefenseContext, Sighting, Surroundings, register
-from clients.defenses.differential_privacy.guarantee import (
+from clients.defenses.guarantee import (
     Adversary,
     Guarantee,
     epsilon_of,

@@ -22,7 +22,7 @@ from clients.defenses.base import (
     clipped,
     register,
 )
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee, epsilon_of, gaussian_epsilon
+from clients.defenses.guarantee import Adversary, Guarantee, epsilon_of, gaussian_epsilon
 from clients.defenses.personal_layers import check_no_statistics_sent
 
 STRATEGIES = "simulator.run.central_dp"  # Flower's, with noise that fits the replies of a round

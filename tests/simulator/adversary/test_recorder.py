@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 
 from attacks import InputError
-from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
+from clients.defenses.guarantee import Guarantee, to_json
 from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import CellRecorder

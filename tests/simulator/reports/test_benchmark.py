@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ArrayRecord
 from scipy import optimize, stats
 
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.adversary.reply import ClientReply
 from simulator.errors import CellsFailed

@@ -6,7 +6,7 @@ from clients.chain import Link
 from clients.config import TrainingConfig
 from clients.defenses import DEFENSES, DefenseContext
 from clients.defenses.base import Sighting, Surroundings
-from clients.defenses.differential_privacy.guarantee import LARGEST_ORDER, smallest_epsilon
+from clients.defenses.guarantee import LARGEST_ORDER, smallest_epsilon
 from clients.training import FedProx, train
 from tests.clients.defenses.parts import config, context, make
 
