@@ -19,24 +19,10 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError, one_line
+from clients.bounds import MOST_BYTES, MOST_PIXELS, check_unpacked, is_bomb
 from clients.config import DataConfig
 
 LOGGERS = ("datasets", "flwr_datasets", "huggingface_hub", "fsspec", "httpx")
-# A few kilobytes can stand for terabytes: every reader of archives and pictures compares what a file says of itself
-# before memory is asked for.
-FREE = 2**28  # bytes that anything may unpack to
-RATIO = 200  # times the bytes of the file, beyond that: photographs become a tenth, drawings a hundredth
-
-
-def is_bomb(unpacked: int, packed: int) -> bool:
-    """Return whether a file of `packed` bytes would take more memory than honest data of its size."""
-    return unpacked > max(FREE, RATIO * packed)
-
-
-def check_unpacked(unpacked: int, packed: int) -> None:
-    """Raise ValueError if a file of `packed` bytes would take more memory than honest data of its size."""
-    if is_bomb(unpacked, packed):
-        raise ValueError(f"the file would unpack {packed:,} bytes to {unpacked:,}")
 
 
 @contextmanager
@@ -147,8 +133,6 @@ if TYPE_CHECKING:
 GREY = ("1", "L", "LA", "La")
 COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow calls them; PGM is one of the last
-MOST_PIXELS = 2**22  # of one image: 2048 x 2048
-MOST_BYTES = 2**32  # of images that are read together, as floats
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from attacks.interface.errors import InputError, nearest
 from clients.config import ModelOptionError, Section
 
 LARGEST_FILE = 2**20  # bytes; the longest scenario of the repository has 5,000
-MOST_VALUES = 20_000  # of a file, with aliases written out: a few hundred bytes of these can stand for gigabytes
-DEEPEST = 50  # mappings and lists inside each other
+MOST_VALUES = 20_000  # of a file, with aliases written out: 400 bytes of these can stand for 400 million values
+DEEPEST = 50  # mappings and lists inside each other; from some 400 on PyYAML raises RecursionError, without a line
 
 
 class _Refused(yaml.MarkedYAMLError):
