@@ -48,7 +48,7 @@ def printable(text: str) -> str:
     return "".join(signs)
 
 
-def said_by(error: BaseException) -> str:
+def one_line_error(error: BaseException) -> str:
     """Describe an exception in one line: its type, its text, and the line of the user's code that raised it."""
     said, where = one_line(f"{type(error).__name__}: {error}").removesuffix(":"), user_code(error)
     return f"{said}, in or below {where}" if where and not isinstance(error, InputError) else said
@@ -77,7 +77,7 @@ def unexpected(error: BaseException) -> str:
     ) as file:
         file.write(stack)
     whose = ", which is no code of fedspill's" if user_code(error) else "; this is a fault of fedspill"
-    return f"unexpected {said_by(error)}{whose}; the stack is in {file.name}"
+    return f"unexpected {one_line_error(error)}{whose}; the stack is in {file.name}"
 
 
 def user_code(error: BaseException) -> str:

@@ -120,7 +120,7 @@ def test_only_the_scorer_s_callers_touch_private_images():
     """In the simulator, whoever reads a client's images is the evaluator, the knowledge door or the cost estimate; and
     the distillation command, which has no adversary."""
     readers = [p.name for p in (PROJECT / "simulator").rglob("*.py") if "data.client(" in p.read_text()]
-    assert sorted(readers) == ["distillation.py", "estimate.py", "knowledge.py", "truth.py"]
+    assert sorted(readers) == ["distillation.py", "estimate.py", "grant.py", "truth.py"]
 
 
 CURVATURE = """

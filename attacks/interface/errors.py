@@ -12,7 +12,7 @@ class InputError(ValueError):
     """Bad input. The command line prints the message alone and exits with code 2."""
 
 
-def nearest(word: str, known: list[str]) -> str:
+def did_you_mean(word: str, known: list[str]) -> str:
     """A suggestion such as "; did you mean 'model'?" for a name misspelt, abbreviated or cut, else the known names."""
     from difflib import get_close_matches
 

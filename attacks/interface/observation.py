@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -76,7 +76,7 @@ class Observation:
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:
                 if name not in state:
-                    hint = nearest(name, sorted(state))
+                    hint = did_you_mean(name, sorted(state))
                     raise InputError(
                         f"checkpoint has no tensor {name!r}{hint}: use the model the checkpoint was made with"
                     )

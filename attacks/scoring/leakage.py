@@ -22,7 +22,7 @@ from attacks.scoring.images import (
     distances,
     score_images,
 )
-from attacks.scoring.null import Null, Observed, Others, permutation_null
+from attacks.scoring.null import Null, ObservedScores, Others, permutation_null
 from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold
 
 LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what was returned, looser than `recovered`
@@ -309,7 +309,7 @@ def score(
         counted=hits.by_count(free, len(reconstructed)),
         classes=kinds[free],
     )
-    observed = Observed(
+    observed = ObservedScores(
         leakage=float(leakage_by_image(images, floor).mean()),
         counts={"recovered": int(images.recovered.sum()), **exposure.counts},
         classes=kinds[: len(own)],

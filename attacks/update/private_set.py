@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
+from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
-from attacks.interface.pictures import Normalization
 from attacks.networks.probing import count_outputs, find_input_layer
 from attacks.update.spectrum import first_layer_update, infer_image_count
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.interface.torch_tools import derive_seed, numpy_generator
 from clients.config import DataConfig, PartitionConfig
 from clients.data import Dataset, Split, load_dataset

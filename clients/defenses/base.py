@@ -93,7 +93,7 @@ class DefenseContext:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class DefenseEnvironment:
     """The federation around a defense. chain: all defenses, itself among them, in their order. plain_mean: whether the
     strategy replaces the global checkpoint by the mean of the replies, weighted by images."""
 
@@ -104,7 +104,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ObservedUpdate:
     """What everybody knows of the update that an adversary sees in one round. config: of the clients. sizes: private
     images of each client whose update is in it, as reported. shares: the weight of each: (1.0,) for the update of a
     single client, the weights in the mean for the global checkpoint."""
@@ -137,7 +137,7 @@ class Defense:
         """Raise InputError for an option that is out of its range."""
         check_values(self)
 
-    def conflict(self, around: Surroundings) -> str:
+    def conflict(self, around: DefenseEnvironment) -> str:
         """Return why it cannot keep its promise there, with a remedy, to refuse the scenario; "" if it can."""
         return ""
 
@@ -188,7 +188,7 @@ class Defense:
         """Return whether `noise_told` has something for that adversary."""
         return adversary in self.tells_noise
 
-    def noise_told(self, sighting: Sighting) -> float | None:
+    def noise_told(self, observed: ObservedUpdate) -> float | None:
         """Return the standard deviation of its noise on an entry of the update, if that follows from public facts."""
         return None
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Progress, silent
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State, trained_names
 from attacks.interface.options import POSITIVE, check_values
@@ -95,7 +95,9 @@ class DistillOptions:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise InputError(f"distillation method is {self.method!r}, unknown{nearest(self.method, list(METHODS))}")
+            raise InputError(
+                f"distillation method is {self.method!r}, unknown{did_you_mean(self.method, list(METHODS))}"
+            )
         check_values(self, "distillation")
 
     @property

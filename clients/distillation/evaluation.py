@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals, kernel_regression
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.networks.probing import outputs_at
@@ -37,7 +37,7 @@ def named_kernel(name: str, network: InfiniteNTK, width: int) -> InfiniteNTK:
     if name == "authors":
         return InfiniteNTK(network.depth, bias=False, parameterization="ntk")
     if name not in KERNELS:
-        raise InputError(f"distillation kernel is {name!r}, unknown{nearest(name, list(KERNELS))}")
+        raise InputError(f"distillation kernel is {name!r}, unknown{did_you_mean(name, list(KERNELS))}")
     matched = None if name == "limit" else width
     return InfiniteNTK(network.depth, matched, network.bias, parameterization=network.parameterization)
 
@@ -59,7 +59,7 @@ class StandardTraining:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Learners:
     """The three learners of table 1 and the images they are tested on.
 
     model: a finite network at its initialization, the one that `standard` and `linearized` train. kernel: of the

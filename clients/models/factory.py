@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from attacks.interface.errors import InputError, nearest, one_line
+from attacks.interface.errors import InputError, did_you_mean, one_line
 from attacks.interface.plugins import Registry, load_object, own_traceback, require_allowed, subclass_of
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from attacks.networks.probing import scores_of
@@ -165,7 +165,7 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
     for pattern in patterns:
         matched = fnmatch.filter(names, pattern)
         if not matched:
-            raise InputError(f"model.frozen {pattern!r} matches no parameter{nearest(pattern, names)}")
+            raise InputError(f"model.frozen {pattern!r} matches no parameter{did_you_mean(pattern, names)}")
         for name in matched:
             model.get_parameter(name).requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attacks import InputError, Knowledge, Observation
-from attacks.interface.errors import nearest
-from attacks.interface.pictures import Normalization
+from attacks.interface.errors import did_you_mean
+from attacks.interface.normalization import Normalization
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
@@ -348,7 +348,7 @@ def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey
     for name, wanted in asked.items():
         known = sorted({getattr(key, name) for key in keys})
         if missing := [value for value in wanted if value not in known]:
-            shown = nearest(str(missing[0]), list(map(str, known)))
+            shown = did_you_mean(str(missing[0]), list(map(str, known)))
             raise InputError(f"the recording {options.recording!r} has no {name} {missing[0]!r}{shown}")
         keys = [key for key in keys if not wanted or getattr(key, name) in wanted]
     if not keys:
@@ -366,7 +366,7 @@ def _check_images(options: AuditOptions) -> None:
     check_candidates(options.candidates, options.public, options.shape)
     for name, value in (options.knowledge or {}).items():
         if name not in Knowledge.names():
-            raise InputError(f"--know {name}: no such field{nearest(name, Knowledge.names())}")
+            raise InputError(f"--know {name}: no such field{did_you_mean(name, Knowledge.names())}")
         if value is True and name != "public_images":
             raise InputError(
                 f"--know {name}=true: an audit knows no true value; give the value, or false to withhold it"

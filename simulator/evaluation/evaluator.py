@@ -23,7 +23,7 @@ from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
 from attacks.update.capacity import image_capacity
 from attacks.update.labels import estimate_label_counts
-from simulator.errors import said_by
+from simulator.errors import one_line_error
 from simulator.evaluation.truth import NO_OTHERS, Truth
 
 MISFIT = 0.2  # of the shares of classes: at most 0.12 under SGD, 7 under Adam (docs/records/label_counts.md)
@@ -107,7 +107,7 @@ def _taken(
         try:
             columns.update(measure())
         except (Exception, SystemExit) as error:
-            notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
+            notes.append(f"{name}: {error if isinstance(error, InputError) else one_line_error(error)}")
     return columns, notes
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from clients.chain import invariances
 from clients.data.partition import split_data
 from clients.defenses.base import Transformation

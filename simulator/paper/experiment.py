@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
 from simulator.reports.strips import Strip
 from simulator.run.display import Display, ShowProgress
 from simulator.run.estimate import describe_plan
-from simulator.run.folder import needs_run
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import needs_run
 from simulator.rundir.run import Run
 from simulator.rundir.strip import strip_of
 from simulator.scenario.scenario import Cell, Scenario, load_source
-from simulator.scenario.yaml_source import Source, read_section
+from simulator.scenario.yaml_source import YamlSource, read_section
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -52,7 +52,7 @@ class ExperimentRun:
 
     name: str
     profile: str
-    source: Source
+    source: YamlSource
     out: Path
     display: Display
     report: ShowProgress
@@ -63,7 +63,7 @@ class ExperimentRun:
     def scenario(self) -> Scenario:
         """The federation that the file describes; its section `settings` is for the experiment alone."""
         sections = {key: value for key, value in self.source.data.items() if key != "settings"}
-        return load_source(Source(sections, self.source.lines))
+        return load_source(YamlSource(sections, self.source.lines))
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -223,5 +223,5 @@ def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Ca
 def get_experiment(name: str) -> Experiment:
     """Return the registered experiment of this name. Raise InputError, with the nearest name, for another one."""
     if name not in EXPERIMENTS:
-        raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedspill paper --list")
+        raise InputError(f"unknown experiment {name!r}{did_you_mean(name, list(EXPERIMENTS))}; fedspill paper --list")
     return EXPERIMENTS[name]

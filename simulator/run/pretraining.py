@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks import InputError
 from attacks.base import Progress, silent
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from clients.config import ClientConfig, PartitionConfig, PretrainConfig
 from clients.data import same_images

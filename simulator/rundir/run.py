@@ -16,8 +16,8 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
-from attacks.interface.errors import nearest, one_line
-from attacks.interface.pictures import Pictures
+from attacks.interface.errors import did_you_mean, one_line
+from attacks.interface.normalization import Pictures
 from clients.bounds import check_unpacked
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
@@ -32,7 +32,7 @@ from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.strip import cell_of, worst_pictures
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
-from simulator.scenario.yaml_source import Dumped, Source, read_document
+from simulator.scenario.yaml_source import Dumped, YamlSource, read_document
 
 MOST_LINES = 20  # of the table in a notebook
 LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]
@@ -141,7 +141,7 @@ class Run:
         """The scenario. Raise InputError for an audit, which has none."""
         if self.is_audit:
             raise InputError(f"{str(self.path)!r} is an audit: it has no scenario")
-        return validate(Source(self.description["scenario"]))
+        return validate(YamlSource(self.description["scenario"]))
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
@@ -178,7 +178,7 @@ class Run:
             which = (
                 f"cell {cell!r}" if cell else "cell without a name: it is a sweep, choose one by `cell`, with --cell"
             )
-            raise InputError(f"run {str(self.path)!r} has no {which}{nearest(cell, sorted(self.cells))}")
+            raise InputError(f"run {str(self.path)!r} has no {which}{did_you_mean(cell, sorted(self.cells))}")
         return CellStore(self.path, cell)
 
     def observation(
@@ -230,7 +230,7 @@ class Run:
         rows = self.leakage[(self.leakage.status == "ok") & (self.leakage.target == "private")]
         for name, value in where.items():
             if name not in rows:
-                raise InputError(f"run.show has no {name!r}{nearest(name, sorted(rows))}")
+                raise InputError(f"run.show has no {name!r}{did_you_mean(name, sorted(rows))}")
             rows = rows[rows[name] == value]
         if rows.empty:
             raise InputError(f"{str(self.path)!r} has no attack that came to an end where {where}: see run.leakage")

@@ -69,7 +69,7 @@ def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedLayer:
     """What is known of a layer. pooled: (O, P), behind its ReLU and pooling. variance: (O, P), of their errors.
     signals: (O, P), at these outputs. update: (O, T)."""
 
@@ -94,7 +94,7 @@ class Posterior(NamedTuple):
 
 
 def posteriors(
-    layer: PooledLayer, observed: Observed, prior: Gaussian, count: int, generator: torch.Generator
+    layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, count: int, generator: torch.Generator
 ) -> Iterator[Posterior]:
     """What is known of the input after each linearization, over `count` samples."""
     own, samples, shares = SINGLE_IMAGE, prior.drawn[:count], None
@@ -201,7 +201,7 @@ def find_image(
         observed = _observed(layers[before], best.mean.clamp_min(0), best.variance, signals, updates[before])
     prior = photographs(pixels, own.length, own.image_samples, generator)
 
-    def image_of(observed: Observed) -> tuple[Tensor, float]:
+    def image_of(observed: ObservedLayer) -> tuple[Tensor, float]:
         found = posteriors(layers[0], observed, prior, own.image_samples, generator)
         *_, (mean, _, misfit) = _reported(islice(found, own.image_steps), own.image_steps, progress)
         return pixels.inside(mean.view(1, *pixels.shape)), misfit
@@ -214,7 +214,7 @@ def find_image(
 
 
 def _maps(
-    layer: PooledLayer, observed: Observed, prior: Gaussian, generator: torch.Generator, progress: Progress
+    layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, generator: torch.Generator, progress: Progress
 ) -> Posterior:
     """The posterior of least misfit. A search that did not end at the input is followed by another, which takes the
     best mean at its word, its winners for certain, where that is near."""
@@ -240,10 +240,10 @@ def _reported(found: Iterator[Posterior], steps: int, progress: Progress) -> Ite
         yield posterior
 
 
-def _observed(layer: PooledLayer, pooled: Tensor, variance: Tensor, signals: Tensor, update: Tensor) -> Observed:
+def _observed(layer: PooledLayer, pooled: Tensor, variance: Tensor, signals: Tensor, update: Tensor) -> ObservedLayer:
     """Of flat outputs, of their variances and of the signals at them, (O · P,) each."""
     shape = len(layer.weight), -1
-    return Observed(pooled.view(shape), variance.view(shape), signals.view(shape), update)
+    return ObservedLayer(pooled.view(shape), variance.view(shape), signals.view(shape), update)
 
 
 def _outputs(layer: PooledLayer, inputs: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ def _like(image: Tensor, pixels: PixelSpace, generator: torch.Generator) -> Tens
     return pixels.inside(color + (image - color).norm() / decoy.norm() * decoy)
 
 
-def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> Observed:
+def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> ObservedLayer:
     """What the first layer would show of an image (1, C, H, W) whose features get the signals (D,)."""
     fed = [image.flatten()]
     for layer in layers:

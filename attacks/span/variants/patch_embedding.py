@@ -25,7 +25,7 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
-from attacks.networks.patch_embedding import PatchEmbedding
+from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import PATCHES, constants_of
 from attacks.update.spectrum import TINY, Spectrum
