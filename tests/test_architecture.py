@@ -4,6 +4,7 @@ import ast
 import graphlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -27,6 +28,7 @@ LAYERS = {  # folders and files directly below a package, lowest first: each may
     "simulator": "errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools paper "
     "cli server_app",
 }
+RUN_TOGETHER = 13  # classes whose fields are documented in one paragraph: the number may only fall
 LONGEST_FUNCTION, MOST_PARAMETERS = 40, 6  # lines without the docstring; parameters that can be given by position
 
 
@@ -102,6 +104,17 @@ def test_functions_are_short_and_take_few_parameters():
             if lines > LONGEST_FUNCTION or many:
                 found.append(f"{path}:{node.name}: {lines} lines, {len(taken)} parameters")
     assert not found
+
+
+def test_fields_are_documented_one_by_one():
+    """In the docstring of their class each begins a line, where a reader looks for it: "name, other: meaning"."""
+    found = []
+    for path, tree in product():
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+            names = "|".join(part.target.id for part in node.body if isinstance(part, ast.AnnAssign))
+            if names and re.search(rf"[.;?!)] ({names})((, | and )({names}))*: ", ast.get_docstring(node) or ""):
+                found.append(f"{path}:{node.name}")
+    assert len(found) <= RUN_TOGETHER, found
 
 
 def test_tests_of_attacks_need_attacks_alone():

@@ -161,9 +161,10 @@ class LeakageScore:
         pool has no more.
     mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
         and never identified.
-    class_floor: of public images by the private ones' classes, None where nobody knows these; class_recognized: how
-        many private images are recognized in them, NaN where that is not known.
-    exposure: what these leave out. least: likeness from which on an image is recognized.
+    class_floor: of public images by the private ones' classes, None where nobody knows these.
+    class_recognized: how many private images are recognized in them, NaN where that is not known.
+    exposure: what these leave out.
+    least: likeness from which on an image is recognized.
     null: the same reconstructions against other images.
     """
 

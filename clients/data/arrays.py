@@ -34,7 +34,11 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class ArraySplit:
-    """pixels: (N, C, H, W), uint8 or floats in [0, 1]: only selected images become float32. labels: (N,) int64."""
+    """Images in memory.
+
+    pixels: (N, C, H, W), uint8 or floats in [0, 1]: only selected images become float32.
+    labels: (N,) int64.
+    """
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -84,7 +88,11 @@ NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # ({group: its classes},
 
 @dataclass(frozen=True)
 class Task:
-    """The groups to predict. groups: their names. group_of: the group of every class, −1 to leave out its images."""
+    """The groups to predict.
+
+    groups: their names.
+    group_of: the group of every class, −1 to leave out its images.
+    """
 
     groups: tuple[str, ...]
     group_of: tuple[int, ...]

@@ -137,7 +137,11 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow call
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """The format of all images of a data set. mode: "L" (one channel) or "RGB". size: (width, height) in pixels."""
+    """The format of all images of a data set.
+
+    mode: "L" (one channel) or "RGB".
+    size: (width, height) in pixels.
+    """
 
     mode: str
     size: tuple[int, int]
@@ -145,8 +149,13 @@ class PictureFormat:
 
 @dataclass(frozen=True, eq=False)
 class PictureSplit:
-    """Images that stay encoded. labels: (N,) int64. open: opens the i-th image with Pillow. name: returns its name for
-    errors. packed: returns the bytes that it is stored in, None if unknown."""
+    """Images that stay encoded.
+
+    labels: (N,) int64.
+    open: opens the i-th image with Pillow.
+    name: returns its name for errors.
+    packed: returns the bytes that it is stored in, None if unknown.
+    """
 
     labels: np.ndarray
     open: Callable[[int], "Image"]

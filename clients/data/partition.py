@@ -27,7 +27,8 @@ Images = tuple[Tensor, Tensor]
 class FederatedData:
     """The data of a federation. Indices count the images of the data set's train (`test_indices`: test) split.
 
-    shape: (C, H, W). shares: the private images of every client, disjoint from each other and from the public pool.
+    shape: (C, H, W).
+    shares: the private images of every client, disjoint from each other and from the public pool.
     normalization: of every client; the images here are not yet normalized.
     """
 

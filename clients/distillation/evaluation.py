@@ -49,7 +49,10 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class StandardTraining:
-    """Training of the finite network. mse: mean over images of Σ_k (f_k − y_k)², at the last step."""
+    """Training of the finite network.
+
+    mse: mean over images of Σ_k (f_k − y_k)², at the last step.
+    """
 
     accuracy: float
     mse: float
@@ -62,8 +65,10 @@ class StandardTraining:
 class Learners:
     """The three learners of table 1 and the images they are tested on.
 
-    model: a finite network at its initialization, the one that `standard` and `linearized` train. kernel: of the
-    infinitely wide one. test_images: (Q, C, H, W), in the input space of the networks. labels: (Q,) groups.
+    model: a finite network at its initialization, the one that `standard` and `linearized` train.
+    kernel: of the infinitely wide one.
+    test_images: (Q, C, H, W), in the input space of the networks.
+    labels: (Q,) groups.
     ridge: of both closed forms, in units of the kernel's mean diagonal.
     max_steps: limit of standard training, the same for a set of 20 and for all images, which take more steps to fit.
     """

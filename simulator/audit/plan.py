@@ -73,10 +73,13 @@ TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user sa
 class AuditOptions:
     """The options of an audit, as `audit.yaml` describes them; paths are absolute.
 
-    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty if
-    unknown. truth, public, candidates: images, None for none. owners: node -> its file or folder of the truth.
-    attacks: empty for `default_attacks`. knowledge: field -> the adversary's belief, or false to withhold it. rounds,
-    clients, threat_models: empty for all.
+    model: FILE.py:FACTORY or package.module:FACTORY.
+    mean, std: per channel, of the inputs' normalization; empty if unknown.
+    truth, public, candidates: images, None for none.
+    owners: node -> its file or folder of the truth.
+    attacks: empty for `default_attacks`.
+    knowledge: field -> the adversary's belief, or false to withhold it.
+    rounds, clients, threat_models: empty for all.
     """
 
     recording: str

@@ -24,7 +24,11 @@ out = Terminal()
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a command. data: plain values. error: raised after these are printed, if any."""
+    """The result of a command.
+
+    data: plain values.
+    error: raised after these are printed, if any.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
     error: RunError | None = None

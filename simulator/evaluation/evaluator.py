@@ -33,7 +33,10 @@ OUTSIDERS = 1000  # public images that membership is told from: enough for a fal
 
 @dataclass(frozen=True)
 class FinishedAttack:
-    """An attack, its result and the truth. columns: of earlier measures, for those that build on them."""
+    """An attack, its result and the truth.
+
+    columns: of earlier measures, for those that build on them.
+    """
 
     truth: Truth
     observation: Observation
@@ -189,7 +192,12 @@ UNCALIBRATED = "too few public images to say what an eye would know"
 
 
 class Evaluation(NamedTuple):
-    """columns: of the leakage table. samples: rows of the samples table, one per private image. notes: on either."""
+    """The scores of an attack, as rows of the tables.
+
+    columns: of the leakage table.
+    samples: rows of the samples table, one per private image.
+    notes: on either.
+    """
 
     columns: dict[str, Any]
     samples: list[dict[str, Any]]

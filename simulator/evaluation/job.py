@@ -42,9 +42,12 @@ from simulator.scenario.sections import AttackConfig
 class Setting:
     """The setting of all jobs of a cell, or of an audit.
 
-    truth: where to read it, None if unknown. cell: its name, "" without a sweep. swept: its columns. timeout: processor
-    seconds that an attack may take, by the option `limit`. threads: of torch. candidates: for membership, None for
-    none.
+    truth: where to read it, None if unknown.
+    cell: its name, "" without a sweep.
+    swept: its columns.
+    timeout: processor seconds that an attack may take, by the option `limit`.
+    threads: of torch.
+    candidates: for membership, None for none.
     """
 
     truth: TruthSource | None
@@ -73,8 +76,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack on one observation, small and picklable. root: the cell's folder on the machine that sends the job.
-    of: the checksum of the observation, "" if nobody asks for it."""
+    """One attack on one observation, small and picklable.
+
+    root: the cell's folder on the machine that sends the job.
+    of: the checksum of the observation, "" if nobody asks for it.
+    """
 
     setting: Setting
     root: Path
@@ -116,7 +122,10 @@ class Job:
 
 
 class JobResult(NamedTuple):
-    """The rows of a job, under the names of their tables. leakage: one for each target that it is scored against."""
+    """The rows of a job, under the names of their tables.
+
+    leakage: one for each target that it is scored against.
+    """
 
     leakage: list[dict[str, Any]]
     samples: list[dict[str, Any]]
@@ -127,7 +136,10 @@ Distilled = Callable[[Sequence[int]], Tensor | None]
 
 
 class Finished(NamedTuple):
-    """The answer of a worker. files: to be written, by their paths below the cell's folder."""
+    """The answer of a worker.
+
+    files: to be written, by their paths below the cell's folder.
+    """
 
     result: JobResult
     files: Mapping[str, bytes] = MappingProxyType({})

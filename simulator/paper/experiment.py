@@ -35,8 +35,11 @@ LEAST = 0.1  # of those seconds, which one step counts at least: a smaller diffe
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an experiment measured. data: the raw figures, written as data.csv; all that is said of the experiment, its
-    claims and its figure, is read off them. sheet: the images of sheet.png, asked for with --sheet only.
+    """What an experiment measured.
+
+    data: the raw figures, written as data.csv; all that is said of the experiment, its claims and its figure, is read
+        off them.
+    sheet: the images of sheet.png, asked for with --sheet only.
     """
 
     data: pd.DataFrame
@@ -47,7 +50,9 @@ class Outcome:
 class ExperimentRun:
     """One experiment, ready to be measured: its settings with profile, data set and --set applied, and where to work.
 
-    out: exists; experiments may keep intermediate files below it. report: draws a progress bar. say: prints a line.
+    out: exists; experiments may keep intermediate files below it.
+    report: draws a progress bar.
+    say: prints a line.
     """
 
     name: str
@@ -147,8 +152,11 @@ Draw = Callable[[pd.DataFrame], plt.Figure]
 
 @dataclass(frozen=True)
 class Experiment:
-    """statistics: what the claims of the experiment's file speak of, by name, from data.csv. draw: makes figure.png of
-    data.csv. settings: what its file's section `settings` may hold; default nothing.
+    """An experiment of a paper.
+
+    statistics: what the claims of the experiment's file speak of, by name, from data.csv.
+    draw: makes figure.png of data.csv.
+    settings: what its file's section `settings` may hold; default nothing.
 
     cost: asked for before a profile other than `quick` begins; None where `ExperimentRun.sweep` says it.
     """

@@ -15,7 +15,10 @@ Pairs = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class ObservationKey:
-    """Identifies an observation of a cell. client: the number of its partition, or ALL."""
+    """Identifies an observation of a cell.
+
+    client: the number of its partition, or ALL.
+    """
 
     round: int
     client: int

@@ -255,8 +255,9 @@ TensorFile = tuple[Path, Callable[[], State]]
 class ObservationMetadata:
     """An observation without the tensors.
 
-    told: the granted knowledge, without public images. public: whether these were granted. distilled: the clients of
-    the round that distilled their images.
+    told: the granted knowledge, without public images.
+    public: whether these were granted.
+    distilled: the clients of the round that distilled their images.
     """
 
     recorded: RecordedObservation

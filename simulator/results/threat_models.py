@@ -56,7 +56,10 @@ class RoundFiles:
 
 @dataclass(frozen=True)
 class View:
-    """A series of checkpoints that a threat model looks at. hidden_by: why the federation does not show it, or None."""
+    """A series of checkpoints that a threat model looks at.
+
+    hidden_by: why the federation does not show it, or None.
+    """
 
     threat_model: str
     source: CheckpointSource

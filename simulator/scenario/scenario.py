@@ -246,7 +246,11 @@ class Scenario(Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep. name: "" without a sweep. swept: its values by dotted key, as columns show them."""
+    """One point of a sweep.
+
+    name: "" without a sweep.
+    swept: its values by dotted key, as columns show them.
+    """
 
     name: str
     swept: dict[str, Any]

@@ -21,7 +21,10 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """The points of a sweep. axes: for each axis, as the scenario writes it, the point of each of its values."""
+    """The points of a sweep.
+
+    axes: for each axis, as the scenario writes it, the point of each of its values.
+    """
 
     axes: dict[str, list[Point]]
 

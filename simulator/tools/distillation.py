@@ -62,7 +62,11 @@ def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Owner:
-    """The data owner. images: (N, C, H, W), in the model's input space. targets: (N, K), as for MSE."""
+    """The data owner.
+
+    images: (N, C, H, W), in the model's input space.
+    targets: (N, K), as for MSE.
+    """
 
     scenario: Scenario
     data: FederatedData

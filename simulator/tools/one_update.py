@@ -44,7 +44,11 @@ Described = tuple[str, dict[str, Any], Setting]
 
 
 class ObservationSource(NamedTuple):
-    """Where an observation is from. architecture: of its network. store: its checkpoints and distilled images."""
+    """Where an observation is from.
+
+    architecture: of its network.
+    store: its checkpoints and distilled images.
+    """
 
     recorded: RecordedObservation
     architecture: Architecture
@@ -53,8 +57,11 @@ class ObservationSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """An update, and the attack on it. granted: the adversary's knowledge, whatever the attack. describe: describes the
-    attack in a folder, given by its full path."""
+    """An update, and the attack on it.
+
+    granted: the adversary's knowledge, whatever the attack.
+    describe: describes the attack in a folder, given by its full path.
+    """
 
     observation: Observation
     granted: Knowledge

@@ -34,7 +34,12 @@ from attacks.span.thresholds import MAP_INVERSION, SINGLE_IMAGE
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A normal distribution. mean: (D,). precision: (D, D), the inverse of its covariance. drawn: (M, D), samples."""
+    """A normal distribution.
+
+    mean: (D,).
+    precision: (D, D), the inverse of its covariance.
+    drawn: (M, D), samples.
+    """
 
     mean: Tensor
     precision: Tensor
@@ -70,8 +75,13 @@ def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.
 
 @dataclass(frozen=True)
 class ObservedLayer:
-    """What is known of a layer. pooled: (O, P), behind its ReLU and pooling. variance: (O, P), of their errors.
-    signals: (O, P), at these outputs. update: (O, T)."""
+    """What is known of a layer.
+
+    pooled: (O, P), behind its ReLU and pooling.
+    variance: (O, P), of their errors.
+    signals: (O, P), at these outputs.
+    update: (O, T).
+    """
 
     pooled: Tensor
     variance: Tensor
@@ -86,7 +96,12 @@ class ObservedLayer:
 
 
 class Posterior(NamedTuple):
-    """mean: (D,), of a layer's input. variance: (D,). misfit: ‖update of the mean − update‖ / ‖update‖."""
+    """A normal posterior of a layer's input.
+
+    mean: (D,), of a layer's input.
+    variance: (D,).
+    misfit: ‖update of the mean − update‖ / ‖update‖.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -150,9 +165,15 @@ def _noise(left: Tensor, missed: Tensor, least: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FoundImage:
-    """image: (1, C, H, W), None where a layer's input was not found. layer: the convolution to whose input the search
-    came. misfit: what that leaves of its update. decoy_misfit: what a decoy d leaves of its own. decoy_error:
-    ‖x − d‖ / ‖d − its mean colour‖ of the image x to which it came back. Both nan where no image was sought."""
+    """The image that a search came to, and how far it is to be trusted.
+
+    image: (1, C, H, W), None where a layer's input was not found.
+    layer: the convolution to whose input the search came.
+    misfit: what that leaves of its update.
+    decoy_misfit: what a decoy d leaves of its own.
+    decoy_error: ‖x − d‖ / ‖d − its mean colour‖ of the image x to which it came back. This and the last are nan where
+        no image was sought.
+    """
 
     image: Tensor | None
     layer: str

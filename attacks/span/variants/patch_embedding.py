@@ -35,8 +35,11 @@ from attacks.update.spectrum import TINY, Spectrum
 class PatchUpdate:
     """The update of a patch embedding and its positions, weight decay undone, in float64.
 
-    weight: ΔW (D, n). positions: ΔE (P, D). bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it;
-    None without a trained bias. rank: of [ΔW | Δb]. decay: 1 − κ of W.
+    weight: ΔW (D, n).
+    positions: ΔE (P, D).
+    bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it; None without a trained bias.
+    rank: of [ΔW | Δb].
+    decay: 1 − κ of W.
     """
 
     weight: Tensor
@@ -66,7 +69,12 @@ class PatchUpdate:
 
 @dataclass(frozen=True)
 class SolvedPatches:
-    """patches: X (P, n). misfit: ‖ΔW − ΔEᵀX‖ / ‖ΔW‖. error: standard error of an entry of X."""
+    """The patches of an image, by least squares.
+
+    patches: X (P, n).
+    misfit: ‖ΔW − ΔEᵀX‖ / ‖ΔW‖.
+    error: standard error of an entry of X.
+    """
 
     patches: Tensor
     misfit: float

@@ -102,7 +102,12 @@ class ResidualAccumulator(Defense):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A trained network, all in float64. initial: θ₀. delta: Δθ. duals: (N, K), added up in training."""
+    """A trained network, all in float64.
+
+    initial: θ₀.
+    delta: Δθ.
+    duals: (N, K), added up in training.
+    """
 
     model: nn.Module
     initial: State
