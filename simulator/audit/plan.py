@@ -20,6 +20,7 @@ from attacks.interface.normalization import Normalization
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
+from simulator.audit.defaults import TIMEOUT
 from simulator.audit.owners import (
     AuditTruth,
     describe_owners,
@@ -66,20 +67,13 @@ def default_attacks(
 
 MOST_CHANNELS = 4  # of pictures
 IMAGES = ("truth", "public", "candidates")  # options that name images
-TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options of an audit, as `audit.yaml` describes them; paths are absolute.
+    """The options of an audit, as `audit.yaml` describes them; `run_audit.audit` says what each means.
 
-    model: FILE.py:FACTORY or package.module:FACTORY.
-    mean, std: per channel, of the inputs' normalization; empty if unknown.
-    truth, public, candidates: images, None for none.
-    owners: node -> its file or folder of the truth.
-    attacks: empty for `default_attacks`.
-    knowledge: field -> the adversary's belief, or false to withhold it.
-    rounds, clients, threat_models: empty for all.
+    Paths are absolute. What was not given is empty or None.
     """
 
     recording: str

@@ -24,7 +24,6 @@ from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey
 
-MINUTES = 5.0
 STARTUP = 15.0  # processor seconds that Ray and two workers take to come up
 LEFT = "left for want of time"
 REST = f"{LEFT}: --minutes 0 goes on with it"  # in the row of a job that the next call tries

@@ -3,7 +3,8 @@
 import re
 from inspect import signature
 
-from simulator.audit.price import MINUTES, describe_rest
+from simulator.audit.defaults import MINUTES
+from simulator.audit.price import describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.commands import AuditCommand
 from simulator.cli.finish import Shown, finish_run
