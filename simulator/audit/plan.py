@@ -20,7 +20,7 @@ from attacks.interface.normalization import Normalization
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
-from simulator.audit.defaults import TIMEOUT
+from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
     AuditTruth,
     describe_owners,

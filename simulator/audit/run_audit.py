@@ -19,7 +19,7 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.defaults import MINUTES, TIMEOUT
+from simulator.audit import MINUTES, TIMEOUT
 from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording

@@ -3,7 +3,7 @@
 import re
 from inspect import signature
 
-from simulator.audit.defaults import MINUTES
+from simulator.audit import MINUTES
 from simulator.audit.price import describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.commands import AuditCommand

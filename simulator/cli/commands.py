@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from attacks.interface.plugins import allow_code
-from simulator.audit.defaults import MINUTES, TIMEOUT
+from simulator.audit import MINUTES, TIMEOUT
 
 
 def _allow(wanted: bool) -> bool:

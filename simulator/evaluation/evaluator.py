@@ -21,8 +21,8 @@ from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipScore
 from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
-from attacks.update.capacity import image_capacity
 from attacks.update.labels import estimate_label_counts
+from attacks.update.private_set import image_capacity
 from simulator.errors import one_line_error
 from simulator.evaluation.truth import NO_OTHERS, Truth
 
