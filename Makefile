@@ -56,9 +56,11 @@ fuzz: $(INSTALLED)
 docs: $(SITE_TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# execute the tutorials, and write their notebooks
+# execute the tutorials, and write their notebooks, without the time of each cell
 notebooks: $(SITE_TOOLS)
 	for source in docs/start/*.py; do OMP_NUM_THREADS=1 $(BIN)/jupytext --to ipynb --execute $$source || exit 1; done
+	$(BIN)/jupyter-nbconvert --to notebook --inplace --ClearMetadataPreprocessor.enabled=True \
+	    --ClearMetadataPreprocessor.clear_notebook_metadata=False docs/start/*.ipynb
 
 # check style and types
 lint: $(INSTALLED)

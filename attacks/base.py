@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
+from attacks.interface.normalization import Normalization, Pictures
 from attacks.interface.observation import Observation
 from attacks.interface.options import check_known, check_values
-from attacks.interface.pictures import Normalization, Pictures
 from attacks.interface.plugins import Registry, hook_of, subclass_of
 from attacks.interface.torch_tools import choose_device, exact_convolutions, without_subnormals
 from attacks.update.private_set import (

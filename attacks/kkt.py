@@ -119,8 +119,13 @@ def margin_directions(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class KKTOptimization:
-    """One optimization, ready to be started from any random numbers. outputs: the network's, (M, K), of images
-    (M, C, H, W). labels: (M,), of the candidates. shape: theirs. bounds: lowest and highest input."""
+    """One optimization, ready to be started from any random numbers.
+
+    outputs: the network's, (M, K), of images (M, C, H, W).
+    labels: (M,), of the candidates.
+    shape: theirs.
+    bounds: lowest and highest input.
+    """
 
     options: KKTAttack
     objective: Objective

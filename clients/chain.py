@@ -16,7 +16,7 @@ from attacks.interface.plugins import hook_of, load_object, require_allowed
 from clients.config import ClientConfig, DefenseConfig, made_with
 from clients.defenses import DEFENSES, Defense, DefenseContext, Encoding, FlowerMod, TrainingSet
 from clients.defenses.base import Metrics, ServerHalf, Transformation
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.training import Batch, TrainingHook, TrainingLoop
 
 RunMod = Callable[[FlowerMod, str, State], State]
@@ -47,7 +47,7 @@ def _is_defense(path: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Link(TrainingHook):
+class ChainedDefense(TrainingHook):
     """A defense of a chain in its context, as a hook of local training."""
 
     defense: Defense
@@ -96,7 +96,7 @@ class Link(TrainingHook):
 class DefenseChain:
     """The defenses of one client in one round, in the order in which they apply."""
 
-    links: tuple[Link, ...]
+    links: tuple[ChainedDefense, ...]
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class DefenseChain:
             DefenseContext(config, round, client, model, memory.setdefault(entry.label, {}), received)
             for entry in config.defenses
         ]
-        return cls(tuple(map(Link, map(build_defense, config.defenses), contexts)))
+        return cls(tuple(map(ChainedDefense, map(build_defense, config.defenses), contexts)))
 
     def prepare(self, data: TrainingSet) -> tuple[TrainingSet, Metrics]:
         """Return (the data to train on, metrics); raise InputError if a defense cannot run."""

@@ -16,7 +16,7 @@ from attacks.interface.plugins import load_object, require_allowed, users_frames
 from attacks.interface.torch_tools import derive_seed
 from clients.config import ClientConfig
 from clients.defenses import FlowerMod
-from clients.defenses.differential_privacy.guarantee import to_json
+from clients.defenses.guarantee import to_json
 from clients.local_update import ClientUpdate, code_version, local_update, whereabouts
 from clients.time_limit import LAST_RESORT, OutOfTime, last_resort, time_limit
 

@@ -16,7 +16,7 @@ from clients.config import ClientConfig
 from clients.data.arrays import Task
 from clients.data.partition import FederatedData, split_data
 from clients.defenses import TrainingSet
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.models import build_model
 from clients.training import FedProx, TrainingReport, encode_targets, train
 
@@ -55,9 +55,10 @@ def whereabouts() -> dict[str, str | int]:
 class ClientUpdate:
     """The reply of a client: its state dict on the CPU, and a report of training.
 
-    metrics: of its defenses, and `bytes` of the update as it travels. distilled: the images (M, C, H, W) in [0, 1] that
-    it trained on instead of its own, or None; only the scorer gets them. guarantees: of differential privacy, after
-    this round.
+    metrics: of its defenses, and `bytes` of the update as it travels.
+    distilled: the images (M, C, H, W) in [0, 1] that it trained on instead of its own, or None; only the scorer gets
+        them.
+    guarantees: of differential privacy, after this round.
     """
 
     state: State

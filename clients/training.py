@@ -21,8 +21,11 @@ DEFAULT_EPOCHS = 5
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of a step. inputs: (B, C, H, W). targets: alternatives, each with its weight; the loss is the weighted
-    sum of the losses against them."""
+    """The batch of a step.
+
+    inputs: (B, C, H, W).
+    targets: alternatives, each with its weight; the loss is the weighted sum of the losses against them.
+    """
 
     inputs: Tensor
     targets: tuple[tuple[float, Tensor], ...]
@@ -30,8 +33,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """The parts of local training. predict: images (B, C, H, W) -> outputs (B, K), differentiable in the parameters.
-    batches: one epoch of index tensors into the N images, None for all of them."""
+    """The parts of local training.
+
+    predict: images (B, C, H, W) -> outputs (B, K), differentiable in the parameters.
+    batches: one epoch of index tensors into the N images, None for all of them.
+    """
 
     predict: Callable[[Tensor], Tensor]
     optimizer: torch.optim.Optimizer
@@ -76,7 +82,11 @@ class FedProx(TrainingHook):
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """first_loss, last_loss: mean loss of the first and last epoch. steps: optimizer steps taken."""
+    """How local training went.
+
+    first_loss, last_loss: mean loss of the first and last epoch.
+    steps: optimizer steps taken.
+    """
 
     first_loss: float
     last_loss: float

@@ -1,16 +1,13 @@
 """Errors of a run, as opposed to those of its input, and the lines that describe errors."""
 
 import errno
-import re
 import tempfile
 import traceback
 from typing import Any
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import ESCAPES, InputError, one_line
 from attacks.interface.plugins import users_frames
 
-ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # they move and colour a terminal
-LONGEST = 300
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # errors of impossible paths
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
@@ -45,19 +42,13 @@ class RowsWithoutResult(RunError):
     exit_code = 5
 
 
-def one_line(text: str, most: int = LONGEST) -> str:
-    """Make one line of at most so many characters of somebody else's text, without control characters."""
-    words = " ".join(ESCAPES.sub("", text[: 20 * most]).split())
-    return "".join(sign for sign in words if sign.isprintable())[:most]
-
-
 def printable(text: str) -> str:
     """Remove the control characters from somebody else's text of several lines."""
     signs = (sign if sign.isprintable() or sign == "\n" else " " * sign.isspace() for sign in ESCAPES.sub("", text))
     return "".join(signs)
 
 
-def said_by(error: BaseException) -> str:
+def one_line_error(error: BaseException) -> str:
     """Describe an exception in one line: its type, its text, and the line of the user's code that raised it."""
     said, where = one_line(f"{type(error).__name__}: {error}").removesuffix(":"), user_code(error)
     return f"{said}, in or below {where}" if where and not isinstance(error, InputError) else said
@@ -86,7 +77,7 @@ def unexpected(error: BaseException) -> str:
     ) as file:
         file.write(stack)
     whose = ", which is no code of fedspill's" if user_code(error) else "; this is a fault of fedspill"
-    return f"unexpected {said_by(error)}{whose}; the stack is in {file.name}"
+    return f"unexpected {one_line_error(error)}{whose}; the stack is in {file.name}"
 
 
 def user_code(error: BaseException) -> str:

@@ -106,8 +106,9 @@ class Outlet:
 @contextlib.contextmanager
 def outlets() -> Iterator[Outlet]:
     """Make outlets of stdout and stderr inside the block; yield that of stdout."""
+    # Closed by whoever started us, a stream leaves its number to the next file: a journal held a crash's stack.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us: the next file would have its number
+        if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     before, stdout = (sys.stdout, sys.stderr), Outlet(sys.stdout)
     sys.stdout, sys.stderr = cast(TextIO, stdout), cast(TextIO, Outlet(sys.stderr))

@@ -14,7 +14,7 @@ from torch import nn
 
 import fedspill
 from attacks import ATTACKS, InputError, Knowledge, Observation, Pool, Reconstruction, get_attack, torch_generator
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from clients.chain import build_defense
 from clients.config import DataConfig, ModelConfig
 from clients.data import SOURCES, Source, load_dataset

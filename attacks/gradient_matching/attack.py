@@ -199,7 +199,10 @@ class GradientMatchingAttack(Attack):
 
 @dataclass(frozen=True)
 class MatchingSolution(Solution):
-    """classes: (M, K) probabilities. The residual is the distance that is left, as of `update_distance`."""
+    """A solution of gradient matching.
+
+    classes: (M, K) probabilities. The residual is the distance that is left, as of `update_distance`.
+    """
 
     classes: Tensor
 
@@ -208,10 +211,13 @@ class MatchingSolution(Solution):
 class UpdateMatching:
     """One optimization, ready to be started from any random numbers.
 
-    matched: 1 at the entries of the update that are compared, None where all are. possible: what each entry may have
-    been before compression, None where the update is taken as it is. classes: (M, K) probabilities, or
-    None where they are optimized too. batches: draws the batches of an iteration.
-    shape: of the candidates. outputs: K. bounds: lowest and highest input, None where nothing is clamped.
+    matched: 1 at the entries of the update that are compared, None where all are.
+    possible: what each entry may have been before compression, None where the update is taken as it is.
+    classes: (M, K) probabilities, or None where they are optimized too.
+    batches: draws the batches of an iteration.
+    shape: of the candidates.
+    outputs: K.
+    bounds: lowest and highest input, None where nothing is clamped.
     """
 
     training: LocalTraining

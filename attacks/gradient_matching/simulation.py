@@ -33,9 +33,12 @@ Order = Literal["fixed", "drawn"]
 class SimulatedSteps:
     """The steps that are simulated in place of a client's.
 
-    num_images: of the client. client_steps: that it took. steps: that are simulated. batch_size: images per step.
-    told: the indices of each step where they are known or all images are used at once. learning_rate_factor: lets
-    fewer steps move the parameters as far.
+    num_images: of the client.
+    client_steps: that it took.
+    steps: that are simulated.
+    batch_size: images per step.
+    told: the indices of each step where they are known or all images are used at once.
+    learning_rate_factor: lets fewer steps move the parameters as far.
     """
 
     num_images: int

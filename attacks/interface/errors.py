@@ -1,7 +1,11 @@
-"""The one error that a user can mend: it names the thing, the value and the remedy."""
+"""The one error that a user can mend, which names the thing, the value and the remedy; and the texts of errors."""
+
+import re
 
 CLOSE = 0.65  # similarity from which a name counts as misspelled: FedFoo is no FedYogi
 MOST_MEANT = 4  # names that one word may stand for
+ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")  # they move and colour a terminal
+LONGEST = 300  # characters of a line about an error
 
 
 class InputError(ValueError):
@@ -13,7 +17,7 @@ class InputError(ValueError):
     in_scenario = ""
 
 
-def nearest(word: str, known: list[str]) -> str:
+def did_you_mean(word: str, known: list[str]) -> str:
     """A suggestion such as "; did you mean 'model'?" for a name misspelt, abbreviated or cut, else the known names."""
     from difflib import get_close_matches
 
@@ -26,3 +30,10 @@ def nearest(word: str, known: list[str]) -> str:
         return f" (known: {', '.join(known)})"
     *others, last = map(repr, meant)
     return f"; did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
+
+
+def one_line(said: object, most: int = LONGEST) -> str:
+    """Make one line of at most so many characters of an error or a foreign text, without control characters."""
+    words = " ".join(ESCAPES.sub("", str(said)[: 20 * most]).split())
+    line = "".join(sign for sign in words if sign.isprintable())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

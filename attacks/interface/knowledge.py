@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
+from attacks.interface.normalization import Normalization
 from attacks.interface.options import POSITIVE, Range, meanings, misfits, no_more_than
-from attacks.interface.pictures import Normalization
 
 DEFENSE_FIELDS = ("clip_norm", "noise_scale", "noise_std", "kept_fraction", "quantization_bits", "significant_bits")
 MOST_COUNT = 10**6  # of images and steps of one client in one round

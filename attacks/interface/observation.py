@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -37,6 +37,13 @@ def check_tensor(tensor: Tensor, called: str, like: Tensor | None = None) -> Non
 
 State = dict[str, Tensor]
 
+ALL = -1  # `client` of the union of a round's clients, here, in tables, in files and on the command line
+
+
+def owner(client: int, union: str = "all clients") -> str:
+    """Say whose update it is. union: the name of all clients of a round together."""
+    return union if client == ALL else f"client {client}"
+
 
 def trained_names(model: nn.Module) -> tuple[str, ...]:
     """Name the parameters that training moves: those with `requires_grad`."""
@@ -50,14 +57,14 @@ class Observation:
     model: the architecture. Its own parameter values are never read; `requires_grad` says what the client trained.
     pairs: (initial, final) state dicts; one pair for a single round, several for a client seen over time.
     input_shape: (C, H, W) of the model's input.
-    client: partition id, or -1 for the union of a round's clients.
+    client: partition id, or `ALL` for the union of a round's clients.
     """
 
     model: nn.Module
     pairs: tuple[tuple[State, State], ...]
     input_shape: tuple[int, int, int]
     round: int = 1
-    client: int = -1
+    client: int = ALL
     threat_model: str = "server"
 
     def __post_init__(self) -> None:
@@ -69,7 +76,7 @@ class Observation:
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:
                 if name not in state:
-                    hint = nearest(name, sorted(state))
+                    hint = did_you_mean(name, sorted(state))
                     raise InputError(
                         f"checkpoint has no tensor {name!r}{hint}: use the model the checkpoint was made with"
                     )
@@ -90,9 +97,8 @@ class Observation:
         sizes = [self.model.get_parameter(name).numel() for name in self.trainable]
         network = f"{type(self.model).__name__} with {sum(sizes):,} trained parameters in {len(sizes)} tensors"
         shape = " × ".join(map(str, self.input_shape))
-        whose = "all clients" if self.client < 0 else f"client {self.client}"
         pairs = f"{len(self.pairs)} pair{'' if len(self.pairs) == 1 else 's'} of checkpoints"
-        seen = f"round {self.round}, {whose}, {self.threat_model}"
+        seen = f"round {self.round}, {owner(self.client)}, {self.threat_model}"
         return f"Observation({pairs} of a {network}, inputs {shape}; {seen})"
 
     @property

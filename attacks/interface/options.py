@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def check_known(called: str, options: Iterable[str], known: list[str]) -> None:
     """Raise InputError, with the nearest valid name, for the first of `options` that is not `known`."""
     for option in options:
         if option not in known:
-            raise InputError(f"{called} has no option {option!r}{nearest(option, known)}")
+            raise InputError(f"{called} has no option {option!r}{did_you_mean(option, known)}")
 
 
 def meanings(kind: type) -> dict[str, str]:

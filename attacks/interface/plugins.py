@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 
 Part = TypeVar("Part")
 HOME = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ class Registry(dict[str, Part]):
         else:
             offered = list(entry_points(group=self.group, name=name))
             if not offered:
-                raise InputError(f"unknown {self.kind} {name!r}{nearest(name, self.known())}{self.hint}")
+                raise InputError(f"unknown {self.kind} {name!r}{did_you_mean(name, self.known())}{self.hint}")
             found = load_object(offered[0].value, f"{self.kind} {name!r} of an installed package,")
         part = self.accept(found)
         if part is None:
@@ -139,7 +139,7 @@ def load_object(path: str, called: str) -> object:
         raise InputError(f"{called} {path!r} cannot be imported:\n{own_traceback(error)}") from None
     if not hasattr(module, attribute):
         known = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
-        raise InputError(f"{called} {path!r}: {source} has no function {attribute!r}{nearest(attribute, known)}")
+        raise InputError(f"{called} {path!r}: {source} has no function {attribute!r}{did_you_mean(attribute, known)}")
     return getattr(module, attribute)
 
 

@@ -1,8 +1,8 @@
 """Helpers for torch: devices, optimizers without the compiler, Adam, random streams.
 
-`torch.optim` marks some methods of an optimizer as not to be compiled, and the mark imports the compiler: two to four
-seconds of every process that takes a step. The optimizers here are `torch.optim`'s with the marks taken off; a step
-gives the same bits. Every random stream of fedspill is a generator seeded from what it is for, never a global one.
+`torch.optim` marks some methods of an optimizer as not to be compiled. The mark imports the compiler: one second of
+processor time in every process that takes a step. The optimizers here are `torch.optim`'s with the marks taken off; a
+step gives the same bits. Every random stream of fedspill is a generator seeded from what it is for, never a global one.
 """
 
 import contextlib

@@ -24,10 +24,13 @@ class InfiniteNTK:
         Θ_1 = c_1 ⟨x, x'⟩/n₀ + b,    Θ_{l+1} = c κ_l + b + σ_w² κ̇_l Θ_l.
 
     parameterization: that of the finite network. `standard` has c_1 = n₀ and c = w. With a `width` this is the mean
-    kernel of networks of that width, whose layers weigh (n₀/w, 1, 1) and biases 1/w relative to each other; without
-    one, the limit of the kernel over w, in which the first layer and the biases have vanished. `ntk` has
-    c_1 = c = σ_w² and b = 1, whatever the width.
-    weight_std: σ_w. bias: whether there are biases. Calls are differentiable in the images.
+        kernel of networks of that width, whose layers weigh (n₀/w, 1, 1) and biases 1/w relative to each other; without
+        one, the limit of the kernel over w, in which the first layer and the biases have vanished. `ntk` has c_1 = c =
+        σ_w² and b = 1, whatever the width.
+    weight_std: σ_w.
+    bias: whether there are biases.
+
+    Calls are differentiable in the images.
     """
 
     depth: Annotated[int, POSITIVE] = 2

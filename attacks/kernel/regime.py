@@ -47,8 +47,10 @@ SKETCH = 1024  # sides of an update beyond this are projected at random before i
 class LayerRank:
     """One layer's [ΔW | Δb], (rows, columns).
 
-    l2, linf: norms of its entries. rank: above the noise floor. gap: σ_rank over the next singular value, NaN where
-    there is none. has_spectral_gap: whether the rank can be trusted.
+    l2, linf: norms of its entries.
+    rank: above the noise floor.
+    gap: σ_rank over the next singular value, NaN where there is none.
+    has_spectral_gap: whether the rank can be trusted.
     """
 
     name: str
@@ -90,8 +92,9 @@ def _layer_rank(name: str, update: Tensor, generator: torch.Generator) -> LayerR
 class UpdateFacts:
     """What an update shows without any image.
 
-    delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞. layers: rank and gap of every layer's update. images_layer: the layer that
-    the images are fed to.
+    delta_l2, delta_linf: ‖Δθ‖₂ and ‖Δθ‖_∞.
+    layers: rank and gap of every layer's update.
+    images_layer: the layer that the images are fed to.
     """
 
     delta_l2: float
@@ -123,12 +126,16 @@ class OnImages:
     """How linear the network is along an update, on some images.
 
     hessian_norm: the largest ‖H‖₂ over images, outputs and the points of the update that were looked at; NaN where the
-    model is too large for it. kernel_distance: between both ends, trace form. linearization_error: ‖f − f_lin‖ /
-    ‖f − f_θ₀‖ over images and outputs. remainder: the largest |f − f_lin|. bound: ½ ‖H‖₂ ‖Δθ‖₂², which holds for the
-    remainder as far as the largest ‖H‖₂ on the way was met: over `hessian_images` images, all or as many as were
-    affordable. unexplained: ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at θ₀ with the best duals, what the NTK attack leaves
-    over with the images themselves; NaN where not all of them were looked at. linear_output: whether nothing non-linear
-    follows the last layer. images: how many were looked at.
+        model is too large for it.
+    kernel_distance: between both ends, trace form.
+    linearization_error: ‖f − f_lin‖ / ‖f − f_θ₀‖ over images and outputs.
+    remainder: the largest |f − f_lin|.
+    bound: ½ ‖H‖₂ ‖Δθ‖₂², which holds for the remainder as far as the largest ‖H‖₂ on the way was met: over
+        `hessian_images` images, all or as many as were affordable.
+    unexplained: ‖Δθ − Σ_jk α_jk ∇f_k(x_j)‖ / ‖Δθ‖ at θ₀ with the best duals, what the NTK attack leaves over with the
+        images themselves; NaN where not all of them were looked at.
+    linear_output: whether nothing non-linear follows the last layer.
+    images: how many were looked at.
     """
 
     hessian_norm: float

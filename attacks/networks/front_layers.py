@@ -17,7 +17,10 @@ CLOSE = 1e-9  # in float64
 
 
 class _Call(NamedTuple):
-    """What a module was given and gave, in float64. name: in the state dict."""
+    """What a module was given and gave, in float64.
+
+    name: in the state dict.
+    """
 
     module: nn.Module
     name: str

@@ -29,7 +29,11 @@ PROBED = 4  # random inputs that show what a layer computes, and whether its par
 
 @dataclass(frozen=True)
 class Factors:
-    """The Jacobian of one parameter, signals ⊗ inputs. signals: (N, K, S). inputs: (N, I), or None for the number 1."""
+    """The Jacobian of one parameter, signals ⊗ inputs.
+
+    signals: (N, K, S).
+    inputs: (N, I), or None for the number 1.
+    """
 
     signals: Tensor
     inputs: Tensor | None = None
@@ -55,8 +59,9 @@ class Factors:
 class LinearCall:
     """What a linear layer z = scale·Wx + b was given and what the outputs say of it.
 
-    inputs: (N, I). signals: (N, K, S), δ = ∂f_k/∂z; after a forward pass alone (N, S), zeros that were added to z:
-    their gradient is δ. So ∂f_k/∂W = scale·δ xᵀ and ∂f_k/∂b = δ.
+    inputs: (N, I).
+    signals: (N, K, S), δ = ∂f_k/∂z; after a forward pass alone (N, S), zeros that were added to z: their gradient is δ.
+        So ∂f_k/∂W = scale·δ xᵀ and ∂f_k/∂b = δ.
     """
 
     inputs: Tensor

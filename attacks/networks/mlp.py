@@ -136,8 +136,10 @@ def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """A BatchNorm layer in evaluation mode, by its name in the state dict: z ↦ scale ∘ z + shift. momentum: share of a
-    batch in the running statistics, None where all batches count alike."""
+    """A BatchNorm layer in evaluation mode, by its name in the state dict: z ↦ scale ∘ z + shift.
+
+    momentum: share of a batch in the running statistics, None where all batches count alike.
+    """
 
     name: str
     eps: float
@@ -187,8 +189,10 @@ class FrontLayers:
     """Linear layers of which the first is fed the pixels, and the second what an activation makes of the first one's
     outputs. What becomes of the second one's outputs is left open.
 
-    weights, biases: names in the state dict (None: no bias) of all linear layers in the order of their use; norms: the
-    BatchNorm behind each (None: there is none); activation: the name of σ; parameter: that of σ, if it has one.
+    weights, biases: names in the state dict (None: no bias) of all linear layers in the order of their use.
+    norms: the BatchNorm behind each (None: there is none).
+    activation: the name of σ.
+    parameter: that of σ, if it has one.
     """
 
     weights: tuple[str, ...]

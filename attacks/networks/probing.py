@@ -158,7 +158,10 @@ def parameter_names(layer: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class InputLayer:
-    """The linear layer that is fed the flattened images. scale: z = scale·Wx + b, 1 but in NTK parameterization."""
+    """The linear layer that is fed the flattened images.
+
+    scale: z = scale·Wx + b, 1 but in NTK parameterization.
+    """
 
     weight: str
     bias: str | None

@@ -15,7 +15,10 @@ from attacks.networks.probing import probe_generator
 
 @dataclass(frozen=True)
 class Product:
-    """The two products with one matrix. rank: of the thin factors that would cost as much as this form does."""
+    """The two products with one matrix.
+
+    rank: of the thin factors that would cost as much as this form does.
+    """
 
     rank: float
     forward: Callable[[Tensor], Tensor]

@@ -170,8 +170,10 @@ def tangent_points(kernel: str, initial: State, final: State) -> list[State]:
 class NTKOptimization:
     """One optimization, ready to be started from any random numbers.
 
-    shape: of the candidates. outputs: K. dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied
-    by. bounds: lowest and highest input.
+    shape: of the candidates.
+    outputs: K.
+    dual_scales: (V, 1, 1), what the update of each kernel's round was multiplied by.
+    bounds: lowest and highest input.
     """
 
     options: NTKAttack

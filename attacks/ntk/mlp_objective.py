@@ -98,8 +98,10 @@ class _WithGradients(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class LayerDelta:
-    """Δ of one layer. weight: (out, in), bias: (out,); None where frozen or absent. kept_weight, kept_bias: 1 for the
-    entries that count, 0 for others, where Δ is 0; None where all count.
+    """Δ of one layer.
+
+    weight: (out, in), bias: (out,); None where frozen or absent.
+    kept_weight, kept_bias: 1 for the entries that count, 0 for others, where Δ is 0; None where all count.
 
     Both methods take D (rows, out) and A (rows, in), and return a scalar and its gradients in D and A.
     """

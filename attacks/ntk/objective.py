@@ -220,7 +220,10 @@ def squared_norm(state: State) -> float:
 
 @dataclass(frozen=True)
 class DualSolution(Solution):
-    """duals: (V, M, K). The residual is ‖Δθ − Σ‖ / ‖Δθ‖, the losses of the trace are relative to ‖Δθ‖²."""
+    """A solution of the NTK attack.
+
+    duals: (V, M, K). The residual is ‖Δθ − Σ‖ / ‖Δθ‖, the losses of the trace are relative to ‖Δθ‖².
+    """
 
     duals: Tensor
 

@@ -22,7 +22,7 @@ from attacks.scoring.images import (
     distances,
     score_images,
 )
-from attacks.scoring.null import Null, Observed, Others, permutation_null
+from attacks.scoring.null import Null, ObservedScores, Others, permutation_null
 from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold
 
 LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what was returned, looser than `recovered`
@@ -161,9 +161,10 @@ class LeakageScore:
         pool has no more.
     mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
         and never identified.
-    class_floor: of public images by the private ones' classes, None where nobody knows these; class_recognized: how
-        many private images are recognized in them, NaN where that is not known.
-    exposure: what these leave out. least: likeness from which on an image is recognized.
+    class_floor: of public images by the private ones' classes, None where nobody knows these.
+    class_recognized: how many private images are recognized in them, NaN where that is not known.
+    exposure: what these leave out.
+    least: likeness from which on an image is recognized.
     null: the same reconstructions against other images.
     """
 
@@ -309,7 +310,7 @@ def score(
         counted=hits.by_count(free, len(reconstructed)),
         classes=kinds[free],
     )
-    observed = Observed(
+    observed = ObservedScores(
         leakage=float(leakage_by_image(images, floor).mean()),
         counts={"recovered": int(images.recovered.sum()), **exposure.counts},
         classes=kinds[: len(own)],

@@ -63,7 +63,7 @@ class Others:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedScores:
     """What null sets are held against: leakage, and counts by their names.
 
     classes: (D,) of the distinct private images, copies: (D,) how often each occurs.
@@ -75,7 +75,7 @@ class Observed:
     copies: np.ndarray
 
 
-def permutation_null(observed: Observed, others: Others, generator: np.random.Generator) -> Null:
+def permutation_null(observed: ObservedScores, others: Others, generator: np.random.Generator) -> Null:
     """Draw 99 sets of as many images of each class, with replacement, and see how often they are told as well as the
     private ones: p = (1 + sets with at least the observed leakage, or count) / (1 + sets) (Phipson and Smyth 2010)."""
     rows = {kind: np.flatnonzero(others.classes == kind) for kind in np.unique(observed.classes)}

@@ -36,8 +36,8 @@ from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import NOT_NEGATIVE
-from attacks.networks.patch_embedding import find_patch_embedding
 from attacks.networks.probing import evaluating
+from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
 from attacks.span.joining import of_rounds, polish_jointly, told_and_untold

@@ -26,7 +26,10 @@ TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 @dataclass(frozen=True)
 class EntryIntervals:
-    """The interval in which each entry of an update lay. lowest, highest: of the update's shape, ±∞ if unknown."""
+    """The interval in which each entry of an update lay.
+
+    lowest, highest: of the update's shape, ±∞ if unknown.
+    """
 
     lowest: Tensor
     highest: Tensor
@@ -176,7 +179,11 @@ REQUIRED_IMPROVEMENT = 0.7  # the held-out misfit has to fall to this share for 
 
 @dataclass(frozen=True)
 class Completed:
-    """matrix: (m, n), of the rank sought. misfit: ‖X − Π(X)‖ / ‖X‖."""
+    """A matrix of low rank that was completed from intervals.
+
+    matrix: (m, n), of the rank sought.
+    misfit: ‖X − Π(X)‖ / ‖X‖.
+    """
 
     matrix: Tensor
     misfit: float
@@ -231,9 +238,12 @@ def _completed(intervals: EntryIntervals, rank: int) -> Completed:
 class FactorProblem:
     """The least-squares problem of one factor: intervals (m, n), a row for each row of the factor.
 
-    known: bool, entries that count. complete: whether all do. wide: bool, intervals that are no points. middle: of the
-    intervals, 0 in those that contain 0. outer, inner: the target of an estimate X is outer · Π(X) + inner, the nearest
-    point, and for sent entries a little nearer to the middle.
+    known: bool, entries that count.
+    complete: whether all do.
+    wide: bool, intervals that are no points.
+    middle: of the intervals, 0 in those that contain 0.
+    outer, inner: the target of an estimate X is outer · Π(X) + inner, the nearest point, and for sent entries a little
+        nearer to the middle.
     """
 
     lowest: Tensor

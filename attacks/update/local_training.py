@@ -29,7 +29,12 @@ EPS = 1e-8  # likewise
 
 
 class Moments(NamedTuple):
-    """What an optimizer remembers. steps: taken so far. first: velocities (SGD) or m. second: v, empty for SGD."""
+    """What an optimizer remembers.
+
+    steps: taken so far.
+    first: velocities (SGD) or m.
+    second: v, empty for SGD.
+    """
 
     steps: int
     first: State
@@ -41,9 +46,15 @@ START = Moments(0, {}, {})
 
 @dataclass(frozen=True)
 class LocalOptimizer:
-    """kind: sgd, adam or adamw. learning_rate: η. momentum: μ, of sgd. betas, eps: β₁, β₂ and ε of adam and adamw.
-    weight_decay: λ. smoothing: added to ε, in units of the root mean square of √(v / (1 − β₂ᵗ)) over a parameter
-    tensor; 0 for the client's own optimizer.
+    """The optimizer of a client.
+
+    kind: sgd, adam or adamw.
+    learning_rate: η.
+    momentum: μ, of sgd.
+    betas, eps: β₁, β₂ and ε of adam and adamw.
+    weight_decay: λ.
+    smoothing: added to ε, in units of the root mean square of √(v / (1 − β₂ᵗ)) over a parameter tensor; 0 for the
+        client's own optimizer.
     """
 
     kind: str
@@ -149,8 +160,9 @@ def step_weights(steps: int, momentum: float) -> Tensor:
 class LocalTraining:
     """A client's steps from `initial`.
 
-    initial: full state dict, of the dtype and on the device to compute in. trained: the parameters that move. coding:
-    of mean squared error, as of `soft_loss`.
+    initial: full state dict, of the dtype and on the device to compute in.
+    trained: the parameters that move.
+    coding: of mean squared error, as of `soft_loss`.
     """
 
     model: nn.Module

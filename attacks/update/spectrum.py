@@ -41,8 +41,11 @@ LOST = 3e-8  # if half of the values lie below it, their vectors are rounding, a
 class Spectrum:
     """The singular values of an update (out, in) and its row space.
 
-    values: (R,), largest first, R the smaller side once empty rows and columns are gone; rows, columns: how many are
-    left of each. vectors: (R, in), the right singular vectors, float64. R is 0 for an update of zero.
+    values: (R,), largest first, R the smaller side once empty rows and columns are gone.
+    rows, columns: how many are left of each.
+    vectors: (R, in), the right singular vectors, float64.
+
+    R is 0 for an update of zero.
     """
 
     values: Tensor
@@ -136,7 +139,10 @@ def gavish_donoho(rows: int, columns: int) -> float:
 
 @dataclass(frozen=True)
 class ImageCount:
-    """has_spectral_gap: whether the spectrum falls to its noise floor behind the count; else the count is a guess."""
+    """How many images an update shows.
+
+    has_spectral_gap: whether the spectrum falls to its noise floor behind the count; else the count is a guess.
+    """
 
     count: int
     has_spectral_gap: bool

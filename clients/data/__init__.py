@@ -14,8 +14,11 @@ from clients.data.sources import embedded, folder, hub, idx, npz, tiny_imagenet
 
 @dataclass(frozen=True)
 class Source:
-    """A source of images. load: reads the data set. reads_root: whether `data.root` says which images are read; False
-    if it names a cache or nothing."""
+    """A source of images.
+
+    load: reads the data set.
+    reads_root: whether `data.root` says which images are read; False if it names a cache or nothing.
+    """
 
     load: Callable[[DataConfig], Dataset]
     reads_root: bool = True

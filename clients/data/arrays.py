@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.interface.torch_tools import numpy_generator
 
 
@@ -34,7 +34,11 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class ArraySplit:
-    """pixels: (N, C, H, W), uint8 or floats in [0, 1]: only selected images become float32. labels: (N,) int64."""
+    """Images in memory.
+
+    pixels: (N, C, H, W), uint8 or floats in [0, 1]: only selected images become float32.
+    labels: (N,) int64.
+    """
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -84,7 +88,11 @@ NAMED: dict[str, tuple[dict[str, list[str]], str]] = {  # ({group: its classes},
 
 @dataclass(frozen=True)
 class Task:
-    """The groups to predict. groups: their names. group_of: the group of every class, −1 to leave out its images."""
+    """The groups to predict.
+
+    groups: their names.
+    group_of: the group of every class, −1 to leave out its images.
+    """
 
     groups: tuple[str, ...]
     group_of: tuple[int, ...]
@@ -118,7 +126,7 @@ def make_task(task: str | Mapping[str, Sequence[int | str]] | None, class_names:
 def _named(task: str, class_names: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Return a named task as a mapping of groups to class names."""
     if task not in NAMED:
-        known = nearest(task, list(NAMED))
+        known = did_you_mean(task, list(NAMED))
         raise InputError(f"data.task is {task!r}, unknown{known}; or give a mapping of groups to classes")
     groups, described = NAMED[task]
     wanted = [name for classes in groups.values() for name in classes]
@@ -136,7 +144,9 @@ def _find(entry: int | str, group: str, class_names: Sequence[str]) -> int:
     by_index = isinstance(entry, int) and not all(name.lstrip("-").isdigit() for name in class_names)
     if isinstance(entry, int) and by_index and 0 <= entry < len(class_names):
         return entry
-    limit = f"; indices go from 0 to {len(class_names) - 1}" if by_index else nearest(str(entry), list(class_names))
+    limit = (
+        f"; indices go from 0 to {len(class_names) - 1}" if by_index else did_you_mean(str(entry), list(class_names))
+    )
     raise InputError(f"data.task: class {entry!r} of group {group!r} is unknown{limit}")
 
 

@@ -18,25 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
+from clients.bounds import MOST_BYTES, MOST_PIXELS, check_unpacked, is_bomb
 from clients.config import DataConfig
 
 LOGGERS = ("datasets", "flwr_datasets", "huggingface_hub", "fsspec", "httpx")
-# A few kilobytes can stand for terabytes: every reader of archives and pictures compares what a file says of itself
-# before memory is asked for.
-FREE = 2**28  # bytes that anything may unpack to
-RATIO = 200  # times the bytes of the file, beyond that: photographs become a tenth, drawings a hundredth
-
-
-def is_bomb(unpacked: int, packed: int) -> bool:
-    """Return whether a file of `packed` bytes would take more memory than honest data of its size."""
-    return unpacked > max(FREE, RATIO * packed)
-
-
-def check_unpacked(unpacked: int, packed: int) -> None:
-    """Raise ValueError if a file of `packed` bytes would take more memory than honest data of its size."""
-    if is_bomb(unpacked, packed):
-        raise ValueError(f"the file would unpack {packed:,} bytes to {unpacked:,}")
 
 
 @contextmanager
@@ -59,12 +45,6 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
         if had_bars:
             datasets.enable_progress_bars()
-
-
-def one_line(error: object) -> str:
-    """Return the text of a foreign error without line breaks, in at most 200 characters."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def bad_root(config: DataConfig, expected: str, found: str = "") -> InputError:
@@ -153,13 +133,15 @@ if TYPE_CHECKING:
 GREY = ("1", "L", "LA", "La")
 COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # as Pillow calls them; PGM is one of the last
-MOST_PIXELS = 2**22  # of one image: 2048 x 2048
-MOST_BYTES = 2**32  # of images that are read together, as floats
 
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """The format of all images of a data set. mode: "L" (one channel) or "RGB". size: (width, height) in pixels."""
+    """The format of all images of a data set.
+
+    mode: "L" (one channel) or "RGB".
+    size: (width, height) in pixels.
+    """
 
     mode: str
     size: tuple[int, int]
@@ -167,8 +149,13 @@ class PictureFormat:
 
 @dataclass(frozen=True, eq=False)
 class PictureSplit:
-    """Images that stay encoded. labels: (N,) int64. open: opens the i-th image with Pillow. name: returns its name for
-    errors. packed: returns the bytes that it is stored in, None if unknown."""
+    """Images that stay encoded.
+
+    labels: (N,) int64.
+    open: opens the i-th image with Pillow.
+    name: returns its name for errors.
+    packed: returns the bytes that it is stored in, None if unknown.
+    """
 
     labels: np.ndarray
     open: Callable[[int], "Image"]

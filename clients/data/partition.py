@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.interface.torch_tools import derive_seed, numpy_generator
 from clients.config import DataConfig, PartitionConfig
 from clients.data import Dataset, Split, load_dataset
@@ -27,7 +27,8 @@ Images = tuple[Tensor, Tensor]
 class FederatedData:
     """The data of a federation. Indices count the images of the data set's train (`test_indices`: test) split.
 
-    shape: (C, H, W). shares: the private images of every client, disjoint from each other and from the public pool.
+    shape: (C, H, W).
+    shares: the private images of every client, disjoint from each other and from the public pool.
     normalization: of every client; the images here are not yet normalized.
     """
 

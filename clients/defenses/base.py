@@ -21,7 +21,7 @@ from attacks.interface.plugins import Registry, subclass_of
 from attacks.interface.torch_tools import torch_generator
 from clients.batch_norm import moving_statistics
 from clients.config import ClientConfig, TrainingConfig
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
+from clients.defenses.guarantee import Adversary, Guarantee
 from clients.training import Batch, TrainingLoop
 
 Metrics = dict[str, float]
@@ -30,8 +30,12 @@ Transformation = Callable[[Tensor], Tensor]  # of images: (N, C, H, W) -> (N, C,
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """inputs: (N, C, H, W) in the model's input space. targets: what the loss wants, see `clients.training`.
-    distilled: whether they stand for the client's own images."""
+    """What a client trains on.
+
+    inputs: (N, C, H, W) in the model's input space.
+    targets: what the loss wants, see `clients.training`.
+    distilled: whether they stand for the client's own images.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -40,8 +44,12 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The encoding of an update. fraction: of its entries that are sent. bits: of each. indexed: whether with
-    positions."""
+    """The encoding of an update.
+
+    fraction: of its entries that are sent.
+    bits: of each.
+    indexed: whether with positions.
+    """
 
     fraction: float = 1.0
     bits: int = 32
@@ -56,11 +64,14 @@ class ServerHalf:
     """The changes of a defense on the server.
 
     strategy: the Flower strategy that is wrapped around the scenario's, by its class name or as package.module:class;
-    "" for none. options: further keyword arguments of its constructor, beside the wrapped strategy and, if it asks for
-    `num_sampled_clients`, the number of clients of a round. hides_clients: the server learns the sum of a round's
-    updates and no single one. needs_single_updates: the server has to see each client's update. if_hidden: the end of
-    the message that refuses a chain which hides them. poisson: each client takes part in a round by a coin of its own,
-    with probability `federation.fraction`, instead of a fixed number of them.
+        "" for none.
+    options: further keyword arguments of its constructor, beside the wrapped strategy and, if it asks for
+        `num_sampled_clients`, the number of clients of a round.
+    hides_clients: the server learns the sum of a round's updates and no single one.
+    needs_single_updates: the server has to see each client's update.
+    if_hidden: the end of the message that refuses a chain which hides them.
+    poisson: each client takes part in a round by a coin of its own, with probability `federation.fraction`, instead of
+        a fixed number of them.
     """
 
     strategy: str = ""
@@ -73,8 +84,12 @@ class ServerHalf:
 
 @dataclass(frozen=True)
 class DefenseContext:
-    """The place where a defense acts: one client in one round. model: at the parameters received, and trained in place.
-    received: those parameters by name. memory: plain values of this defense that survive rounds."""
+    """The place where a defense acts: one client in one round.
+
+    model: at the parameters received, and trained in place.
+    received: those parameters by name.
+    memory: plain values of this defense that survive rounds.
+    """
 
     config: ClientConfig
     round: int
@@ -93,9 +108,12 @@ class DefenseContext:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """The federation around a defense. chain: all defenses, itself among them, in their order. plain_mean: whether the
-    strategy replaces the global checkpoint by the mean of the replies, weighted by images."""
+class DefenseEnvironment:
+    """The federation around a defense.
+
+    chain: all defenses, itself among them, in their order.
+    plain_mean: whether the strategy replaces the global checkpoint by the mean of the replies, weighted by images.
+    """
 
     chain: tuple["Defense", ...]
     training: TrainingConfig
@@ -104,10 +122,14 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """What everybody knows of the update that an adversary sees in one round. config: of the clients. sizes: private
-    images of each client whose update is in it, as reported. shares: the weight of each: (1.0,) for the update of a
-    single client, the weights in the mean for the global checkpoint."""
+class ObservedUpdate:
+    """What everybody knows of the update that an adversary sees in one round.
+
+    config: of the clients.
+    sizes: private images of each client whose update is in it, as reported.
+    shares: the weight of each: (1.0,) for the update of a single client, the weights in the mean for the global
+        checkpoint.
+    """
 
     config: ClientConfig
     adversary: Adversary
@@ -137,7 +159,7 @@ class Defense:
         """Raise InputError for an option that is out of its range."""
         check_values(self)
 
-    def conflict(self, around: Surroundings) -> str:
+    def conflict(self, around: DefenseEnvironment) -> str:
         """Return why it cannot keep its promise there, with a remedy, to refuse the scenario; "" if it can."""
         return ""
 
@@ -188,7 +210,7 @@ class Defense:
         """Return whether `noise_told` has something for that adversary."""
         return adversary in self.tells_noise
 
-    def noise_told(self, sighting: Sighting) -> float | None:
+    def noise_told(self, observed: ObservedUpdate) -> float | None:
         """Return the standard deviation of its noise on an entry of the update, if that follows from public facts."""
         return None
 
@@ -199,7 +221,9 @@ class Defense:
 
 @dataclass(frozen=True)
 class FlowerMod(Defense):
-    """Any Flower mod as a defense of the update. path: package.module:mod, a mod or a class whose instances are mods.
+    """Any Flower mod as a defense of the update.
+
+    path: package.module:mod, a mod or a class whose instances are mods.
     options: of that class.
 
     A mod is called as Flower calls it, with the message that the client received; what it wraps is the reply so far, so

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.interface.observation import State, trained_names
 from clients.defenses.base import Defense, DefenseContext, Encoding, Metrics, TrainingSet, as_text, from_text, register
 
@@ -38,7 +38,7 @@ class PersonalLayers(Defense):
         names = [*parameters, *context.statistics]
         for pattern in self.patterns or []:
             if not fnmatch.filter(names, pattern):
-                near = nearest(pattern, names)
+                near = did_you_mean(pattern, names)
                 raise InputError(f"defense 'personal_layers': {pattern!r} matches nothing that is trained{near}")
         if set(parameters) <= set(self.own(context)):
             raise InputError("defense 'personal_layers' keeps every parameter: name fewer of them in patterns")

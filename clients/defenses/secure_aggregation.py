@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks.interface.observation import State
 from attacks.interface.options import POSITIVE
 from clients.data.partition import split_data
-from clients.defenses.base import Defense, DefenseContext, Metrics, ServerHalf, Sighting, register, rounded
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.base import Defense, DefenseContext, Metrics, ObservedUpdate, ServerHalf, register, rounded
+from clients.defenses.guarantee import Adversary
 
 
 @register
@@ -43,11 +43,11 @@ class SecureAggregation(Defense):
     def tells_noise_to(self, adversary: Adversary) -> bool:
         return self.rounding
 
-    def noise_told(self, sighting: Sighting) -> float | None:
+    def noise_told(self, observed: ObservedUpdate) -> float | None:
         """Return the deviation of rounding at random to a multiple of s: s / √6 if the place between two is uniform."""
         if not self.rounding:
             return None
-        return sighting.averaged(*(self._step / self._weight(images) / math.sqrt(6) for images in sighting.sizes))
+        return observed.averaged(*(self._step / self._weight(images) / math.sqrt(6) for images in observed.sizes))
 
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         if not self.rounding:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Progress, silent
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State, trained_names
 from attacks.interface.options import POSITIVE, check_values
@@ -34,8 +34,9 @@ Kernel = Callable[..., Tensor]
 class KIP:
     """‖y_T − K_TS K_SS⁻¹ y_S‖²: images on which kernel regression predicts the training set (Nguyen et al. 2021).
 
-    images: (T, C, H, W), the training set. targets: (T, K). ridge: added to every kernel that is inverted, in units of
-    its mean diagonal.
+    images: (T, C, H, W), the training set.
+    targets: (T, K).
+    ridge: added to every kernel that is inverted, in units of its mean diagonal.
     """
 
     kernel: Kernel
@@ -80,9 +81,11 @@ TRACE_EVERY = 100  # iterations between two looks at the loss: each look waits f
 class DistillOptions:
     """How to distill; the defaults are those of Loo et al. 2024, appendix H.4.
 
-    method: `kip`, `rkip` or `rkip_finite`. iterations: default 50,000, and 2,000 for `rkip_finite`, each of which costs
-    two passes through its network. ridge: of every kernel regression, in units of the kernel's mean diagonal. kernel:
-    of the infinitely wide network, for `kip` and `rkip`. image_std: of the random images that these two start from.
+    method: `kip`, `rkip` or `rkip_finite`.
+    iterations: default 50,000, and 2,000 for `rkip_finite`, each of which costs two passes through its network.
+    ridge: of every kernel regression, in units of the kernel's mean diagonal.
+    kernel: of the infinitely wide network, for `kip` and `rkip`.
+    image_std: of the random images that these two start from.
     """
 
     method: str = "rkip"
@@ -95,7 +98,9 @@ class DistillOptions:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise InputError(f"distillation method is {self.method!r}, unknown{nearest(self.method, list(METHODS))}")
+            raise InputError(
+                f"distillation method is {self.method!r}, unknown{did_you_mean(self.method, list(METHODS))}"
+            )
         check_values(self, "distillation")
 
     @property
@@ -105,7 +110,10 @@ class DistillOptions:
 
 @dataclass(frozen=True)
 class Distilled:
-    """images: (S, C, H, W), in the input space of the images they stand for, float32. targets: (S, K), float32.
+    """A distilled set.
+
+    images: (S, C, H, W), in the input space of the images they stand for, float32.
+    targets: (S, K), float32.
 
     trace: (iteration, loss) every hundred iterations.
     """

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals, kernel_regression
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.networks.probing import outputs_at
@@ -37,7 +37,7 @@ def named_kernel(name: str, network: InfiniteNTK, width: int) -> InfiniteNTK:
     if name == "authors":
         return InfiniteNTK(network.depth, bias=False, parameterization="ntk")
     if name not in KERNELS:
-        raise InputError(f"distillation kernel is {name!r}, unknown{nearest(name, list(KERNELS))}")
+        raise InputError(f"distillation kernel is {name!r}, unknown{did_you_mean(name, list(KERNELS))}")
     matched = None if name == "limit" else width
     return InfiniteNTK(network.depth, matched, network.bias, parameterization=network.parameterization)
 
@@ -49,7 +49,10 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class StandardTraining:
-    """Training of the finite network. mse: mean over images of Σ_k (f_k − y_k)², at the last step."""
+    """Training of the finite network.
+
+    mse: mean over images of Σ_k (f_k − y_k)², at the last step.
+    """
 
     accuracy: float
     mse: float
@@ -59,11 +62,13 @@ class StandardTraining:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Learners:
     """The three learners of table 1 and the images they are tested on.
 
-    model: a finite network at its initialization, the one that `standard` and `linearized` train. kernel: of the
-    infinitely wide one. test_images: (Q, C, H, W), in the input space of the networks. labels: (Q,) groups.
+    model: a finite network at its initialization, the one that `standard` and `linearized` train.
+    kernel: of the infinitely wide one.
+    test_images: (Q, C, H, W), in the input space of the networks.
+    labels: (Q,) groups.
     ridge: of both closed forms, in units of the kernel's mean diagonal.
     max_steps: limit of standard training, the same for a set of 20 and for all images, which take more steps to fit.
     """

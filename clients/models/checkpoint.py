@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from attacks.interface.observation import State, check_tensor
 from clients.batch_norm import STATISTICS
-from clients.data.files import check_unpacked, is_bomb, members, npz_fields
+from clients.bounds import check_unpacked, is_bomb
+from clients.data.files import members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
@@ -46,7 +47,7 @@ def read_checkpoint(path: str | Path, like: Mapping[str, Tensor] | None = None, 
     except InputError as error:
         raise InputError(f"{thing} {error}") from None
     except Exception as error:  # the reader of a damaged file may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        reason = one_line(f"{type(error).__name__}: {error}", most=120)
         raise InputError(f"{thing} cannot be read, it is damaged or no safetensors file ({reason}): {REMEDY}") from None
     arrays = _numbered(content)
     state = _with_names_of(content, like) if arrays is None else _in_order(arrays, like, thing)
@@ -90,7 +91,7 @@ def _unpickle(path: Path) -> object:
             warnings.simplefilter("ignore")  # torch's, on layouts and types that `check_tensor` refuses later
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = one_line(error, most=len(str(error)))
         if "weights_only" not in text.lower() and "weights only" not in text.lower():
             raise
         found = re.search(r"(?:GLOBAL|global|class) `?([\w.]+)", text)
@@ -163,9 +164,8 @@ def load_checkpoint(model: nn.Module, path: str | Path, replace_head: bool = Fal
     try:
         load_weights(model, state, replace_head)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
         advice = "" if replace_head else "; model.replace_head leaves out a last layer of other classes"
-        raise InputError(f"model.checkpoint {str(path)!r} does not fit the model: {reason}{advice}") from None
+        raise InputError(f"model.checkpoint {str(path)!r} does not fit the model: {one_line(error)}{advice}") from None
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], replace_head: bool = False) -> None:

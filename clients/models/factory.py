@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean, one_line
 from attacks.interface.plugins import Registry, load_object, own_traceback, require_allowed, subclass_of
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from attacks.networks.probing import scores_of
@@ -165,7 +165,7 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
     for pattern in patterns:
         matched = fnmatch.filter(names, pattern)
         if not matched:
-            raise InputError(f"model.frozen {pattern!r} matches no parameter{nearest(pattern, names)}")
+            raise InputError(f"model.frozen {pattern!r} matches no parameter{did_you_mean(pattern, names)}")
         for name in matched:
             model.get_parameter(name).requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -181,7 +181,7 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     except InputError as error:
         raise InputError(f"model {name!r}: {error}") from None
     except RuntimeError as error:
-        reason = (entered and _misfit(model, *entered[-1])) or " ".join(str(error).split())[:200]
+        reason = (entered and _misfit(model, *entered[-1])) or one_line(error)
         raise InputError(f"model {name!r} cannot take images of shape {shape}: {reason}") from None
     except (Exception, SystemExit) as error:
         raise InputError(f"model {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from attacks import Knowledge
 from attacks.interface.observation import State
 from clients.data.partition import FederatedData
-from clients.defenses.differential_privacy.guarantee import Guarantee, worst
-from simulator.adversary.knowledge import defense_facts, grant
+from clients.defenses.guarantee import Guarantee, worst
+from simulator.adversary.grant import defense_facts, grant
 from simulator.adversary.reply import ClientReply
 from simulator.evaluation.job import Job, JobResult, Setting, lost
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation

@@ -18,11 +18,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from attacks.interface.errors import one_line
 from attacks.interface.observation import State
 from clients.client_app import OUT_OF_TIME
-from clients.defenses.differential_privacy.guarantee import Guarantee, from_json
+from clients.defenses.guarantee import Guarantee, from_json
 from simulator.adversary.statistics import ARRAYS
-from simulator.errors import RunError, one_line
+from simulator.errors import RunError
 from simulator.results.columns import is_number
 from simulator.results.privacy import privacy_columns
 from simulator.scenario.scenario import Scenario

@@ -15,8 +15,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Pool
-from attacks.interface.errors import nearest
-from attacks.interface.pictures import Normalization
+from attacks.interface.errors import did_you_mean
+from attacks.interface.normalization import Normalization
 from attacks.membership import MembershipScore, MembershipTest
 from attacks.scoring.images import Distinct
 from attacks.update.private_set import infer_pixel_mean
@@ -177,9 +177,11 @@ def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapp
     for node, folder in said.items():
         file = Path(folder).name.removesuffix(".npz")
         if str(node) not in known:
-            raise InputError(f"--owner {node}={folder}: the recording has no node {node!r}{nearest(node, [*known])}")
+            raise InputError(
+                f"--owner {node}={folder}: the recording has no node {node!r}{did_you_mean(node, [*known])}"
+            )
         if file not in files.names:
-            raise InputError(f"--owner {node}={folder}: --truth holds no {file!r}{nearest(file, [*files.names])}")
+            raise InputError(f"--owner {node}={folder}: --truth holds no {file!r}{did_you_mean(file, [*files.names])}")
         owners[known[str(node)]] = files.names.index(file)
     return owners
 

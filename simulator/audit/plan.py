@@ -15,11 +15,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attacks import InputError, Knowledge, Observation
-from attacks.interface.errors import nearest
-from attacks.interface.pictures import Normalization
+from attacks.interface.errors import did_you_mean
+from attacks.interface.normalization import Normalization
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.factory import construct, outputs_of
+from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
     AuditTruth,
     describe_owners,
@@ -34,7 +35,7 @@ from simulator.evaluation.candidate_images import AuditCandidates, check_candida
 from simulator.evaluation.image_files import Shape, read_images, read_truth
 from simulator.evaluation.job import Setting
 from simulator.results.disk import contents_digest
-from simulator.results.keys import ALL, ObservationKey
+from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.results.storage import make_knowledge
 from simulator.scenario.sections import AttackConfig
 
@@ -66,17 +67,13 @@ def default_attacks(
 
 MOST_CHANNELS, LONGEST_SIDE = 4, 8  # of pictures; the side is in units of the other one
 IMAGES = ("truth", "public", "candidates")  # options that name images
-TIMEOUT = 600.0  # processor seconds that an attack may take, unless the user says otherwise
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options of an audit, as `audit.yaml` describes them; paths are absolute.
+    """The options of an audit, as `audit.yaml` describes them; `run_audit.audit` says what each means.
 
-    model: FILE.py:FACTORY or package.module:FACTORY. mean, std: per channel, of the inputs' normalization; empty if
-    unknown. truth, public, candidates: images, None for none. owners: node -> its file or folder of the truth.
-    attacks: empty for `default_attacks`. knowledge: field -> the adversary's belief, or false to withhold it. rounds,
-    clients, threat_models: empty for all.
+    Paths are absolute. What was not given is empty or None.
     """
 
     recording: str
@@ -273,10 +270,10 @@ def doubt_trained(observation: Observation) -> str:
     if not still or len(still) == len(trained):
         return ""
     named = f"{', '.join(still[:2])}{', …' if len(still) > 2 else ''}"
-    whose = "all clients" if observation.client == ALL else f"client {observation.client}"
     return (
-        f"{whose}: {len(still)} of {len(trained)} parameters that --model trains did not move ({named}): where clients "
-        "freeze them, freeze them in --model, too, by requires_grad_(False), as attacks follow that"
+        f"{owner(observation.client)}: {len(still)} of {len(trained)} parameters that --model trains did not move "
+        f"({named}): where clients freeze them, freeze them in --model, too, by requires_grad_(False), as "
+        "attacks follow that"
     )
 
 
@@ -356,7 +353,7 @@ def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey
     for name, wanted in asked.items():
         known = sorted({getattr(key, name) for key in keys})
         if missing := [value for value in wanted if value not in known]:
-            shown = nearest(str(missing[0]), list(map(str, known)))
+            shown = did_you_mean(str(missing[0]), list(map(str, known)))
             raise InputError(f"the recording {options.recording!r} has no {name} {missing[0]!r}{shown}")
         keys = [key for key in keys if not wanted or getattr(key, name) in wanted]
     if not keys:
@@ -374,7 +371,7 @@ def _check_images(options: AuditOptions) -> None:
     check_candidates(options.candidates, options.public, options.shape)
     for name, value in (options.knowledge or {}).items():
         if name not in Knowledge.names():
-            raise InputError(f"--know {name}: no such field{nearest(name, Knowledge.names())}")
+            raise InputError(f"--know {name}: no such field{did_you_mean(name, Knowledge.names())}")
         if value is True and name != "public_images":
             raise InputError(
                 f"--know {name}=true: an audit knows no true value; give the value, or false to withhold it"

@@ -25,7 +25,6 @@ from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey
 
-MINUTES = 5.0
 BESIDE = 5.0  # processor seconds that this process takes to load, and to make the page
 STARTUP = 10.0  # those that Ray and two workers take to come up
 LEFT = "left for want of time"

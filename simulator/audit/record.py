@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from clients.models.checkpoint import read_checkpoint
 from simulator.adversary.statistics import Aggregate, Wrapped
 from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
@@ -218,7 +218,7 @@ def _counts(path: Path, clients: list[str]) -> dict[str, int]:
         wrong = error.errors()[0]
         raise InputError(f'{str(path)!r}: {wrong["msg"]}: write the images of each client, {{"alice": 16}}') from None
     if others := [name for name in counts if name not in clients]:
-        raise InputError(f"{str(path)!r}: the round has no client {others[0]!r}{nearest(others[0], clients)}")
+        raise InputError(f"{str(path)!r}: the round has no client {others[0]!r}{did_you_mean(others[0], clients)}")
     return counts
 
 

@@ -19,15 +19,16 @@ from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator import gc_tuning
-from simulator.audit.plan import TIMEOUT, AuditOptions, AuditPlan, absolute, digest_of, typed_attack
-from simulator.audit.price import MINUTES, REST, TimeLeft, describe_audit, is_left
+from simulator.audit import MINUTES, TIMEOUT
+from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
+from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
 from simulator.results.storage import CellStore
 from simulator.run.display import Display
-from simulator.run.folder import TABLE_FILES, claimed_folder, is_free, surroundings
+from simulator.run.run_folder import TABLE_FILES, claimed_folder, is_free, surroundings
 from simulator.rundir.run import AUDIT, Run, read_description
 from simulator.scenario.sections import EngineConfig
 
@@ -133,7 +134,7 @@ def run_audit(
     overwrite: bool = False,
 ) -> None:
     """Do what is still to do of an audit, and write its tables."""
-    gc_tuning.look_as_usual()
+    gc_tuning.collect_as_usual()
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     jobs = len(plan.keys) * len(plan.attacks)
     whose, doubts = plan.whose_truth

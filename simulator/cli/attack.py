@@ -5,9 +5,9 @@ import math
 from attacks import ATTACKS, InputError
 from attacks.update.spectrum import infer_image_count
 from simulator.audit.plan import AuditOptions, doubt_trained
+from simulator.cli.commands import AttackCommand
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
-from simulator.cli.options import AttackCommand
 from simulator.cli.output import Answer, out, show_warnings
 from simulator.results.disk import check_out
 from simulator.results.formats import read_json

@@ -3,11 +3,12 @@
 import re
 from inspect import signature
 
-from simulator.audit.price import MINUTES, describe_rest
+from simulator.audit import MINUTES
+from simulator.audit.price import describe_rest
 from simulator.audit.run_audit import audit as run_audit
+from simulator.cli.commands import AuditCommand
 from simulator.cli.finish import Shown, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
-from simulator.cli.options import AuditCommand
 from simulator.cli.output import Answer, here, say
 from simulator.reports.gate import parse_limits
 from simulator.run.display import interruptible, run_display

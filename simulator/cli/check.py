@@ -1,6 +1,6 @@
 """`fedspill check`: what would run, and what would it cost?"""
 
-from simulator.cli.options import CheckCommand
+from simulator.cli.commands import CheckCommand
 from simulator.cli.output import Answer, out
 from simulator.run.estimate import describe_plan
 from simulator.run.plan import make_plan

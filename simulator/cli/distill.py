@@ -1,7 +1,7 @@
 """`fedspill distill`: a few synthetic images in the place of many."""
 
 from clients.distillation import DistillOptions
-from simulator.cli.options import DistillCommand
+from simulator.cli.commands import DistillCommand
 from simulator.cli.output import Answer, say
 from simulator.results.disk import check_out
 from simulator.run.display import step_bar

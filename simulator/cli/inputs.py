@@ -8,14 +8,14 @@ from typing import Any
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation
-from attacks.interface.errors import nearest
+from attacks.interface.errors import did_you_mean
 from attacks.interface.observation import State, trained_names
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
 from simulator.audit.plan import check_mean, check_order, per_channel
-from simulator.cli.options import UpdateCommand
+from simulator.cli.commands import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
 from simulator.results.storage import make_knowledge
@@ -74,7 +74,7 @@ def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
         return
     missing, there = lacking[files[0]], list(states[files[0]])
     what = f"{' and '.join(files)} {'have' if len(files) > 1 else 'has'} no tensor {missing[0]!r}"
-    meant = nearest(missing[0], there) if 2 * len(missing) < len(names) else ""  # else no name is meant by another
+    meant = did_you_mean(missing[0], there) if 2 * len(missing) < len(names) else ""  # else no name is meant by another
     some = meant if "did you mean" in meant else f", but {', '.join(map(repr, there[:3]))}{', …' * (len(there) > 3)}"
     raise InputError(f"{what}{some}: --model {name!r} is another model than the one that was saved")
 
@@ -133,7 +133,7 @@ def parse_fields(items: list[str]) -> dict[str, Any]:
         if not equals:
             raise InputError(f"--know {item!r}: write FIELD=VALUE, e.g. num_private=16")
         if key not in (known := Knowledge.names()):
-            meant = nearest(key, known).removesuffix(f" (known: {', '.join(known)})")
+            meant = did_you_mean(key, known).removesuffix(f" (known: {', '.join(known)})")
             raise InputError(f"--know {item!r}: no field {key!r}{meant} (known: {', '.join(known)})")
     listed = re.compile(r"([^=]+)=(-?[\d.][^\[\],]*(?:,[^\[\],]+)+)")
     return _parse([listed.sub(r"\1=[\2]", item) for item in items])

@@ -13,26 +13,26 @@ import typer
 
 from attacks.interface.errors import InputError
 from simulator import gc_tuning
-from simulator.cli import options
+from simulator.cli import commands
 from simulator.cli.output import Answer, in_json
 from simulator.errors import RunError, no_path, refused_file, unexpected
 from simulator.terminal import guard_warnings, outlets, print_error
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
 COMMANDS: dict[str, tuple[type, str]] = {  # its options, and the function that gets them, as module.function
-    "run": (options.RunCommand, "runs.run"),
-    "benchmark": (options.BenchmarkCommand, "runs.benchmark"),
-    "check": (options.CheckCommand, "check.check"),
-    "report": (options.ReportCommand, "runs.report"),
-    "audit": (options.AuditCommand, "audit.audit"),
-    "attack": (options.AttackCommand, "attack.attack"),
-    "member": (options.MemberCommand, "update.member"),
-    "diagnose": (options.DiagnoseCommand, "update.diagnose"),
-    "distill": (options.DistillCommand, "distill.distill"),
-    "paper": (options.PaperCommand, "paper.paper"),
-    "init": (options.InitCommand, "scenario_files.init"),
-    "schema": (options.SchemaCommand, "scenario_files.schema"),
-    "list": (options.ListCommand, "names.list_names"),
+    "run": (commands.RunCommand, "runs.run"),
+    "benchmark": (commands.BenchmarkCommand, "runs.benchmark"),
+    "check": (commands.CheckCommand, "check.check"),
+    "report": (commands.ReportCommand, "runs.report"),
+    "audit": (commands.AuditCommand, "audit.audit"),
+    "attack": (commands.AttackCommand, "attack.attack"),
+    "member": (commands.MemberCommand, "member_diagnose.member"),
+    "diagnose": (commands.DiagnoseCommand, "member_diagnose.diagnose"),
+    "distill": (commands.DistillCommand, "distill.distill"),
+    "paper": (commands.PaperCommand, "paper.paper"),
+    "init": (commands.InitCommand, "scenario_files.init"),
+    "schema": (commands.SchemaCommand, "scenario_files.schema"),
+    "list": (commands.ListCommand, "names.list_names"),
 }
 AsJson = Annotated[
     bool, typer.Option("--json", help="print one JSON object and nothing else; on a terminal, progress on stderr")
@@ -108,7 +108,7 @@ def main() -> None:
     """Entry point. Exit codes, each with one line on stderr: 2 for bad input, 1 for a run that had to stop, an
     unforeseen error or a stdout that did not take everything, 3 for no result at all, 4 above --fail-above, 5 for some
     rows without a result. A reader of a pipe that leaves early changes nothing."""
-    gc_tuning.look_rarely()
+    gc_tuning.collect_rarely()
     guard_warnings()
     try:
         with outlets() as stdout:

@@ -9,7 +9,7 @@ from attacks import ATTACKS
 from clients.data import SOURCES
 from clients.defenses import DEFENSES
 from clients.models import MODELS
-from simulator.cli.options import ListCommand
+from simulator.cli.commands import ListCommand
 from simulator.cli.output import Answer, out, say
 from simulator.run.strategies import known_strategies
 

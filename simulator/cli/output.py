@@ -16,7 +16,7 @@ from typing import Any
 from rich.text import Text
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, no_path, printable, refused_file, said_by
+from simulator.errors import RunError, no_path, one_line_error, printable, refused_file
 from simulator.terminal import Terminal, print_error, print_json
 
 out = Terminal()
@@ -24,7 +24,11 @@ out = Terminal()
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a command. data: plain values. error: raised after these are printed, if any."""
+    """The result of a command.
+
+    data: plain values.
+    error: raised after these are printed, if any.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
     error: RunError | None = None
@@ -39,7 +43,7 @@ def in_json(work: Callable[[], Answer]) -> Answer:
     except Exception as error:
         known = isinstance(error, InputError | RunError)
         foreseen = str(error) if known else no_path(error) or refused_file(error)
-        print_json({"error": foreseen or f"unexpected {said_by(error)}"})
+        print_json({"error": foreseen or f"unexpected {one_line_error(error)}"})
         raise
     print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
     return answer

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from attacks.interface.errors import InputError
-from simulator.cli.options import PaperCommand
+from simulator.cli.commands import PaperCommand
 from simulator.cli.output import Answer, out, say
 from simulator.paper.command import claims_table, run_experiment
 from simulator.paper.records import check_records, titles

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from simulator.cli.commands import BenchmarkCommand, ReportCommand, RunCommand
 from simulator.cli.finish import Shown, finish_benchmark, finish_run, finish_unwritten
-from simulator.cli.options import BenchmarkCommand, ReportCommand, RunCommand
 from simulator.cli.output import Answer, say
 from simulator.errors import CellsFailed, DiskError, NoResult, RowsWithoutResult
 from simulator.reports.benchmark_table import TABLE
 from simulator.reports.gate import PLACES, parse_limits
 from simulator.run.display import run_display
-from simulator.run.folder import needs_run
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import needs_run
 from simulator.rundir.run import Run
 from simulator.scenario.benchmark import load_benchmark
 from simulator.scenario.scenario import Scenario, load_scenario

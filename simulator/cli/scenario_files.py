@@ -1,7 +1,7 @@
 """The commands for whoever writes a scenario: init, schema."""
 
 from attacks.interface.errors import InputError
-from simulator.cli.options import InitCommand, SchemaCommand
+from simulator.cli.commands import InitCommand, SchemaCommand
 from simulator.cli.output import Answer, say
 from simulator.terminal import print_json
 

@@ -17,8 +17,11 @@ from simulator.scenario.sections import AttackConfig
 
 @dataclass(frozen=True)
 class AttackRun:
-    """An attack with its options, its seed and its torch threads. defense_facts: fields of `Knowledge` on the defense,
-    for an adaptive one. The same observation, knowledge and run give the same bits, live or replayed."""
+    """An attack with its options, its seed and its torch threads. The same observation, knowledge and run give the same
+    bits, live or replayed.
+
+    defense_facts: fields of `Knowledge` on the defense, for an adaptive one.
+    """
 
     config: AttackConfig
     seed: int = 0

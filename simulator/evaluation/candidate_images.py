@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks import InputError, Knowledge, Observation
 from attacks.calibration import FEWEST_OUTSIDERS, OUTSIDE, Calibrated
 from attacks.gradient_membership import tell_members
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.scoring.images import Distinct
 from attacks.update.private_set import infer_pixel_mean
 from simulator.evaluation.image_files import ImageFiles, Shape, no_members, read_truth
@@ -171,7 +171,7 @@ def without_candidates(public: ImageFiles, candidates: ImageFiles) -> tuple[Imag
     return ImageFiles(public.names, (int(kept.sum()),), public.images[kept], False, labels), line
 
 
-class Told(NamedTuple):
+class MembershipResult(NamedTuple):
     """The result for candidates: columns of the leakage table, notes for `detail`, and all scores as a CSV file."""
 
     columns: dict[str, Any]
@@ -179,7 +179,7 @@ class Told(NamedTuple):
     table: bytes | None = None
 
 
-def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Told:
+def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> MembershipResult:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
         observation.without_zero_updates()  # raises where there is nothing to tell anybody from
@@ -191,10 +191,10 @@ def tell_candidates(source: AuditCandidates, observation: Observation, knowledge
         found = Calibrated.of(residual[different.first], others)
         table = membership_table(residual, found, different).encode()
         notes = [*told.warnings, *filter(None, [scale_warning(candidates, observation), left_out])]
-        return Told({} if found is None else found.columns(), notes, table)
+        return MembershipResult({} if found is None else found.columns(), notes, table)
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        return Told({}, [f"{NAME}: {kind}{error}"])
+        return MembershipResult({}, [f"{NAME}: {kind}{error}"])
 
 
 def check_candidates(path: str | None, public: str | None, shape: Shape) -> None:

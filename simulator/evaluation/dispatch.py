@@ -23,7 +23,7 @@ from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.time_limit import last_resort, unhurried
 from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
-from simulator.results.storage import CellStore, Material
+from simulator.results.storage import CellStore, ObservationMetadata
 
 ATTACK_RESOURCE = "attack"
 # least and most seconds that a job may take beyond its time limit to end; its score may take as many again
@@ -65,12 +65,14 @@ def resources_of_nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def run_remotely(job: Job, material: Material, labels: tuple[str, ...], board: Any, *tensors: State) -> Finished:
+def run_remotely(
+    job: Job, metadata: ObservationMetadata, labels: tuple[str, ...], board: Any, *tensors: State
+) -> Finished:
     """Do a job as a Ray task. tensors: of the files with these labels; Ray fetches them before it starts."""
     require_usable_card()
     try:
         with last_resort(patience(job)) as once_more:
-            return attack(job, material, dict(zip(labels, tensors, strict=True)), Reporter(board, job.name, once_more))
+            return attack(job, metadata, dict(zip(labels, tensors, strict=True)), Reporter(board, job.name, once_more))
     finally:
         free_card()
 
@@ -199,8 +201,8 @@ class Dispatcher:
     def _send(self, job: Job) -> None:
         start, recorded = time.perf_counter(), None
         try:
-            material = Material.read(store := CellStore(job.root), job.key)
-            recorded, sources = material.recorded, material.sources(store)
+            metadata = ObservationMetadata.read(store := CellStore(job.root), job.key)
+            recorded, sources = metadata.recorded, metadata.tensor_files(store)
             for path, read in sources.values():
                 if path not in self.held:
                     self.held[path] = ray.put(read())
@@ -208,7 +210,7 @@ class Dispatcher:
         except Exception as error:
             self.unsent.append((job, fault(job, error, start, recorded)))
             return
-        self.running[self.task.remote(job.for_workers, material, tuple(sources), self.board, *tensors)] = job
+        self.running[self.task.remote(job.for_workers, metadata, tuple(sources), self.board, *tensors)] = job
         self.needs[job.name] = [path for path, _ in sources.values()]
         self.last_sign = time.monotonic()
 

@@ -21,9 +21,9 @@ from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipScore
 from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
-from attacks.update.capacity import image_capacity
 from attacks.update.labels import estimate_label_counts
-from simulator.errors import said_by
+from attacks.update.private_set import image_capacity
+from simulator.errors import one_line_error
 from simulator.evaluation.truth import NO_OTHERS, Truth
 
 MISFIT = 0.2  # of the shares of classes: at most 0.12 under SGD, 7 under Adam (docs/records/label_counts.md)
@@ -33,7 +33,10 @@ OUTSIDERS = 1000  # public images that membership is told from: enough for a fal
 
 @dataclass(frozen=True)
 class FinishedAttack:
-    """An attack, its result and the truth. columns: of earlier measures, for those that build on them."""
+    """An attack, its result and the truth.
+
+    columns: of earlier measures, for those that build on them.
+    """
 
     truth: Truth
     observation: Observation
@@ -107,7 +110,7 @@ def _taken(
         try:
             columns.update(measure())
         except (Exception, SystemExit) as error:
-            notes.append(f"{name}: {error if isinstance(error, InputError) else said_by(error)}")
+            notes.append(f"{name}: {error if isinstance(error, InputError) else one_line_error(error)}")
     return columns, notes
 
 
@@ -189,7 +192,12 @@ UNCALIBRATED = "too few public images to say what an eye would know"
 
 
 class Evaluation(NamedTuple):
-    """columns: of the leakage table. samples: rows of the samples table, one per private image. notes: on either."""
+    """The scores of an attack, as rows of the tables.
+
+    columns: of the leakage table.
+    samples: rows of the samples table, one per private image.
+    notes: on either.
+    """
 
     columns: dict[str, Any]
     samples: list[dict[str, Any]]

@@ -18,8 +18,13 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Images (N, C, H, W) in [0, 1] of one or more files. names: of the files. counts: images of each, in order.
-    by_client: whether each file belongs to one client. labels: (N,), the classes, None if some file has none."""
+    """Images (N, C, H, W) in [0, 1] of one or more files.
+
+    names: of the files.
+    counts: images of each, in order.
+    by_client: whether each file belongs to one client.
+    labels: (N,), the classes, None if some file has none.
+    """
 
     names: tuple[str, ...]
     counts: tuple[int, ...]

@@ -14,11 +14,18 @@ import numpy as np
 from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks.interface.errors import one_line
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
-from simulator.errors import DiskError, one_line, said_by
+from simulator.errors import DiskError, one_line_error
 from simulator.evaluation.attack_run import AttackRun
-from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, Told, tell_candidates
+from simulator.evaluation.candidate_images import (
+    GIVE_PUBLIC,
+    NOT_TRIED,
+    AuditCandidates,
+    MembershipResult,
+    tell_candidates,
+)
 from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_update
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, TruthSource
@@ -26,7 +33,7 @@ from simulator.results.disk import make_out, write_bytes
 from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
-from simulator.results.storage import CellStore, Contents, Material
+from simulator.results.storage import CellStore, ObservationMetadata, TensorsByName
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
@@ -35,9 +42,12 @@ from simulator.scenario.sections import AttackConfig
 class Setting:
     """The setting of all jobs of a cell, or of an audit.
 
-    truth: where to read it, None if unknown. cell: its name, "" without a sweep. swept: its columns. timeout: processor
-    seconds that an attack may take, by the option `limit`. threads: of torch. candidates: for membership, None for
-    none.
+    truth: where to read it, None if unknown.
+    cell: its name, "" without a sweep.
+    swept: its columns.
+    timeout: processor seconds that an attack may take, by the option `limit`.
+    threads: of torch.
+    candidates: for membership, None for none.
     """
 
     truth: TruthSource | None
@@ -66,8 +76,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack on one observation, small and picklable. root: the cell's folder on the machine that sends the job.
-    of: the checksum of the observation, "" if nobody asks for it."""
+    """One attack on one observation, small and picklable.
+
+    root: the cell's folder on the machine that sends the job.
+    of: the checksum of the observation, "" if nobody asks for it.
+    """
 
     setting: Setting
     root: Path
@@ -94,7 +107,7 @@ class Job:
         """The columns of every table that identify its rows within the cell."""
         return {**self.key.columns, "attack": self.attack.label}
 
-    def files(self, members: Told, found: Reconstruction | None = None) -> dict[str, bytes]:
+    def files(self, members: MembershipResult, found: Reconstruction | None = None) -> dict[str, bytes]:
         """Return the files of the candidates and of a reconstruction, by their paths below the cell's folder."""
         store, files = CellStore(Path()), {}
         if found is not None:
@@ -109,7 +122,10 @@ class Job:
 
 
 class JobResult(NamedTuple):
-    """The rows of a job, under the names of their tables. leakage: one for each target that it is scored against."""
+    """The rows of a job, under the names of their tables.
+
+    leakage: one for each target that it is scored against.
+    """
 
     leakage: list[dict[str, Any]]
     samples: list[dict[str, Any]]
@@ -120,7 +136,10 @@ Distilled = Callable[[Sequence[int]], Tensor | None]
 
 
 class Finished(NamedTuple):
-    """The answer of a worker. files: to be written, by their paths below the cell's folder."""
+    """The answer of a worker.
+
+    files: to be written, by their paths below the cell's folder.
+    """
 
     result: JobResult
     files: Mapping[str, bytes] = MappingProxyType({})
@@ -130,35 +149,35 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     """Attack, store and score in this process. A fault becomes a row with its status and reason; never raise."""
     start, recorded = time.perf_counter(), None
     try:
-        material = Material.read(store := CellStore(job.root), job.key)
-        recorded = material.recorded
-        contents = {label: read() for label, (_, read) in material.sources(store).items()}
+        metadata = ObservationMetadata.read(store := CellStore(job.root), job.key)
+        recorded = metadata.recorded
+        tensors = {label: read() for label, (_, read) in metadata.tensor_files(store).items()}
     except Exception as error:
         return fault(job, error, start, recorded)
-    return filed(job, attack(job, material, contents, reporter or Reporter()))
+    return filed(job, attack(job, metadata, tensors, reporter or Reporter()))
 
 
-def attack(job: Job, material: Material, contents: Contents, reporter: Reporter) -> Finished:
+def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, reporter: Reporter) -> Finished:
     """Attack an observation and score the result, without any file of the run. A fault becomes a row; never raise."""
     start, told = time.perf_counter(), ""
     reporter.alive()
     try:
-        facts = material.recorded.defense_facts if job.attack.adaptive else {}
+        facts = metadata.recorded.defense_facts if job.attack.adaptive else {}
         run = AttackRun(job.attack, job.setting.seed, job.setting.threads, facts)
-        observation, granted = material.observation(contents), material.granted(contents)
+        observation, granted = metadata.observation(tensors), metadata.granted(tensors)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
         with time_limit(job.timeout, alive=reporter.still_alive):
             found = run.run(observation, granted, reporter.progress)
         reporter.alive()  # scoring has time of its own
-        attacked = Attacked(material.recorded, observation, knowledge, found)
+        attacked = Attacked(metadata.recorded, observation, knowledge, found)
         with time_limit(job.timeout, alive=reporter.still_alive):
-            return finished(job, attacked, granted, partial(material.distilled_images, contents))
+            return finished(job, attacked, granted, partial(metadata.distilled_images, tensors))
     except (Exception, SystemExit) as error:
-        members = Told({}, [])
+        members = MembershipResult({}, [])
         with contextlib.suppress(Exception):  # candidates are told whatever became of the attack
-            members = _candidates(job, material.observation(contents), material.granted(contents))
-        return Finished(fault(job, error, start, material.recorded, told, members), job.files(members))
+            members = _candidates(job, metadata.observation(tensors), metadata.granted(tensors))
+        return Finished(fault(job, error, start, metadata.recorded, told, members), job.files(members))
 
 
 def fault(
@@ -167,18 +186,18 @@ def fault(
     start: float,
     recorded: RecordedObservation | None,
     told: str = "",
-    members: Told = Told({}, []),
+    members: MembershipResult = MembershipResult({}, []),
 ) -> JobResult:
     """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
     as JSON. members: the result for the candidates."""
     if isinstance(error, InputError) and error.in_scenario and job.setting.limit == Setting.limit:
         error = InputError(error.in_scenario)
-    status, detail = "failed", said_by(error)
+    status, detail = "failed", one_line_error(error)
     if isinstance(error, OutOfTime):
         within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"
         status, detail = "timeout", ": ".join(filter(None, [within, str(error)]))
     elif isinstance(error, InputError) and job.attack.optional:
-        status, detail = "skipped", " ".join(str(error).split())
+        status, detail = "skipped", one_line(error)
     privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
     spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
     detail = "; ".join([detail, *notes, *members.notes])
@@ -222,10 +241,10 @@ def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
     return privacy_columns(*of), privacy_notes(*of)
 
 
-def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Told:
+def _candidates(job: Job, observation: Observation, granted: Knowledge) -> MembershipResult:
     """Tell which of the candidates are members, if the job has some."""
     source = job.setting.candidates
-    return Told({}, []) if source is None else tell_candidates(source, observation, granted)
+    return MembershipResult({}, []) if source is None else tell_candidates(source, observation, granted)
 
 
 def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:

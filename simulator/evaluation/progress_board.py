@@ -2,6 +2,11 @@
 
 The board is a Ray actor, so that workers on any machine can reach it, and it times reports by its own clock. It imports
 nothing heavy, so that its process is up at once.
+
+It ends nothing, but it keeps signs of life beside the progress, because Ray tells less. A worker that was killed and
+one that ended itself at the time limit raise the same WorkerCrashedError with the same text. A task says when it is
+done, not when it has begun, and Ray's list of tasks needs its dashboard, which is not started. The time since a job was
+sent would not do: it waits behind another, and on a busy machine it computes longer than its processor seconds.
 """
 
 import _thread

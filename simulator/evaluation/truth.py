@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from clients.chain import invariances
 from clients.data.partition import split_data
 from clients.defenses.base import Transformation
@@ -24,9 +24,13 @@ CANDIDATES = "the images of --truth are candidates, and no attack is scored on t
 class Truth:
     """The private images of a row, (N, C, H, W) in [0, 1], the pool to single them out of, and how clients normalize.
 
-    diagnosed: whether rows get the columns on the kernel regime. views: the clients' augmentations. numbers: (N,) of
-    the images in the samples table, default from 0. no_membership: why membership cannot be scored; empty if it can.
-    more_public: how to get a stronger floor. notes: for `detail`. labels: (N,) the classes, None if unknown.
+    diagnosed: whether rows get the columns on the kernel regime.
+    views: the clients' augmentations.
+    numbers: (N,) of the images in the samples table, default from 0.
+    no_membership: why membership cannot be scored; empty if it can.
+    more_public: how to get a stronger floor.
+    notes: for `detail`.
+    labels: (N,) the classes, None if unknown.
     """
 
     private: Tensor

@@ -36,10 +36,13 @@ COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": oper
 class ClaimRule(Section):
     """One claim of an experiment's file.
 
-    claim: in short. source: section and figure of the paper. paper: what the paper says, in its own figures. measured:
-    what was measured here, a template with names of statistics ("{rank:.2f}"). holds: comparisons "STATISTIC < VALUE"
-    (also <=, >, >=; the value is a number or another statistic), all of which have to be true. identity: whether the
-    claim is arithmetic, which every draw confirms, so that it needs no sample.
+    claim: in short.
+    source: section and figure of the paper.
+    paper: what the paper says, in its own figures.
+    measured: what was measured here, a template with names of statistics ("{rank:.2f}").
+    holds: comparisons "STATISTIC < VALUE" (also <=, >, >=; the value is a number or another statistic), all of which
+        have to be true.
+    identity: whether the claim is arithmetic, which every draw confirms, so that it needs no sample.
     """
 
     claim: str
@@ -55,8 +58,11 @@ class Interval:
     """What the data say of a claim's size, and how sure that is, with a confidence of 95 %.
 
     of: the statistic that the rule compares first, or its difference from the one that it is compared with; of several
-    entries the one that is nearest to refuting the rule. value: its mean over seeds. low, high: by Student's t. If a
-    seed gives a count, or all give the same number, `value` is instead the share of the seeds in which the rule is
+        entries the one that is nearest to refuting the rule.
+    value: its mean over seeds.
+    low, high: by Student's t.
+
+    If a seed gives a count, or all give the same number, `value` is instead the share of the seeds in which the rule is
     true, with the exact interval of Clopper and Pearson.
     """
 
@@ -74,11 +80,15 @@ class Interval:
 class Claim:
     """A claim that was judged.
 
-    measured: the template filled in, and the rule. met: whether the rule is true of all that was measured together;
-    None where nothing was left to judge, because --set took it out. n, agree: seeds that it was asked of alone, and in
-    how many of them it is true; None for an identity. p: of the sign test, one-sided, for the more frequent outcome.
-    holds: the verdict; None where it is undecided. verdict: the same in words. profile: the size. interval: None for an
-    identity and where no seed could be judged.
+    measured: the template filled in, and the rule.
+    met: whether the rule is true of all that was measured together; None where nothing was left to judge, because --set
+        took it out.
+    n, agree: seeds that it was asked of alone, and in how many of them it is true; None for an identity.
+    p: of the sign test, one-sided, for the more frequent outcome.
+    holds: the verdict; None where it is undecided.
+    verdict: the same in words.
+    profile: the size.
+    interval: None for an identity and where no seed could be judged.
     """
 
     claim: str

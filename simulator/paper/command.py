@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from simulator import gc_tuning
 from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
@@ -22,16 +22,16 @@ from simulator.paper.records import DATA, MADE, Made, decide, draw_figure, write
 from simulator.reports.strips import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
-from simulator.run.folder import surroundings
+from simulator.run.run_folder import surroundings
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
-from simulator.scenario.yaml_source import Source, merge, parse_value, read_yaml
+from simulator.scenario.yaml_source import YamlSource, merge, parse_value, read_yaml
 from simulator.terminal import Terminal
 
 EMBEDDED = "digits"
 
 
-def load_file(name: str, profile: str, overrides: list[str]) -> Source:
+def load_file(name: str, profile: str, overrides: list[str]) -> YamlSource:
     """Read the file of an experiment, and put on top of it, one after the other, the settings of its data set, those of
     its profile, and --set.
 
@@ -43,20 +43,22 @@ def load_file(name: str, profile: str, overrides: list[str]) -> Source:
     data = {key: value for key, value in source.data.items() if key not in ("claims", "source")}
     profiles, datasets = data.pop("profiles", {}), data.pop("datasets", {})
     if profile not in profiles:
-        raise InputError(f"{name}: no profile {profile!r}{nearest(profile, list(profiles))}: {', '.join(profiles)}")
+        raise InputError(
+            f"{name}: no profile {profile!r}{did_you_mean(profile, list(profiles))}: {', '.join(profiles)}"
+        )
     datasets = {name: settings for name, settings in datasets.items() if settings is not None}
     if datasets:
         chosen = choose_dataset(list(datasets), overrides)
         data = merge(data, merge({"data": {"name": chosen}}, datasets.get(chosen, {})))
     data = merge(data, profiles[profile] or {})
     sweep, rest = narrow_sweep(data.get("sweep") or {}, overrides)
-    return prepare(Source(data | ({"sweep": sweep} if sweep else {}), source.lines), rest)
+    return prepare(YamlSource(data | ({"sweep": sweep} if sweep else {}), source.lines), rest)
 
 
 def choose_dataset(known: list[str], overrides: list[str]) -> str:
     """Return the data set that --set names; if it names none but gives a data.root, the first of `known` that has one;
     else the first."""
-    said = Source({})
+    said = YamlSource({})
     apply_overrides(said, [override for override in overrides if override.partition(".")[0].strip() == "data"])
     given: dict[str, Any] = said.data.get("data") or {}
     rooted = [name for name in known if name != EMBEDDED] if given.get("root") else []
@@ -99,7 +101,7 @@ def run_experiment(
     verbose: bool = False,
 ) -> list[Claim]:
     """Measure, judge and write; everything that can be wrong with the input is found before anything is written."""
-    gc_tuning.look_as_usual()
+    gc_tuning.collect_as_usual()
     experiment = get_experiment(name)
     source = load_file(name, profile, overrides)
 
@@ -154,7 +156,7 @@ def command_of(run: ExperimentRun, overrides: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def dataset_of(source: Source) -> str:
+def dataset_of(source: YamlSource) -> str:
     """Return the name of the data set, as "mnist"; "" for an experiment without images."""
     if "data" not in source.data:
         return ""

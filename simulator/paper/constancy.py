@@ -34,7 +34,9 @@ HESSIAN_STEPS, HESSIAN_TOLERANCE = 100, 3e-3
 
 @dataclass(frozen=True)
 class Network:
-    """output: linear, sigmoid, tanh, softmax, relu, or bottleneck: linear, with a narrow layer between two wide ones.
+    """A network of the experiment, and its width.
+
+    output: linear, sigmoid, tanh, softmax, relu, or bottleneck: linear, with a narrow layer between two wide ones.
 
     output_bias: whether that of the last layer is trained. Its gradient is 1 at any width, so that it would be all that
     ‖Δθ‖_∞ sees; the networks of the paper have none.
@@ -72,7 +74,11 @@ class Network:
 
 @dataclass(frozen=True)
 class ConstancyData:
-    """inputs: (32, C, H, W). labels: (32,), of three classes; the first 8 are trained on."""
+    """The images of the experiment.
+
+    inputs: (32, C, H, W).
+    labels: (32,), of three classes; the first 8 are trained on.
+    """
 
     inputs: Tensor
     labels: Tensor

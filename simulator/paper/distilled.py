@@ -40,9 +40,15 @@ SHOWN = 20  # distilled images of one set, at most, on a sheet
 
 
 class DistillationSettings(Section):
-    """sizes: of the distilled sets. kernels: that KIP and RKIP distill with, and of the learner of infinite width.
-    iterations: of KIP and RKIP; finite_iterations: of RKIP-finite. max_steps: limit of standard training, for each set.
-    references: whether the full set and random subsets are evaluated beside."""
+    """The section `settings` of the experiment's file.
+
+    sizes: of the distilled sets.
+    kernels: that KIP and RKIP distill with, and of the learner of infinite width.
+    iterations: of KIP and RKIP.
+    finite_iterations: of RKIP-finite.
+    max_steps: limit of standard training, for each set.
+    references: whether the full set and random subsets are evaluated beside.
+    """
 
     methods: list[Method] = Field(["kip", "rkip", "rkip_finite"])
     kernels: list[KernelName] = Field(["limit"], min_length=1)
@@ -60,8 +66,12 @@ class DistillationSettings(Section):
 
 
 class DistilledSet(NamedTuple):
-    """method, size. kernel: its name; RKIP-finite needs none and has the first of the settings. owner: whose images
-    were distilled. images: (M, C, H, W), in its input space."""
+    """method, size.
+
+    kernel: its name; RKIP-finite needs none and has the first of the settings.
+    owner: whose images were distilled.
+    images: (M, C, H, W), in its input space.
+    """
 
     method: str
     size: int

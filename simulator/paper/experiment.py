@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from clients.config import Section
 from simulator.errors import RunError
 from simulator.paper.claims import Statistics
 from simulator.reports.strips import Strip
 from simulator.run.display import Display, ShowProgress
 from simulator.run.estimate import describe_plan
-from simulator.run.folder import needs_run
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import needs_run
 from simulator.rundir.run import Run
 from simulator.rundir.strip import strip_of
 from simulator.scenario.scenario import Cell, Scenario, load_source
-from simulator.scenario.yaml_source import Source, read_section
+from simulator.scenario.yaml_source import YamlSource, read_section
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -35,8 +35,11 @@ LEAST = 0.1  # of those seconds, which one step counts at least: a smaller diffe
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What an experiment measured. data: the raw figures, written as data.csv; all that is said of the experiment, its
-    claims and its figure, is read off them. sheet: the images of sheet.png, asked for with --sheet only.
+    """What an experiment measured.
+
+    data: the raw figures, written as data.csv; all that is said of the experiment, its claims and its figure, is read
+        off them.
+    sheet: the images of sheet.png, asked for with --sheet only.
     """
 
     data: pd.DataFrame
@@ -47,12 +50,14 @@ class Outcome:
 class ExperimentRun:
     """One experiment, ready to be measured: its settings with profile, data set and --set applied, and where to work.
 
-    out: exists; experiments may keep intermediate files below it. report: draws a progress bar. say: prints a line.
+    out: exists; experiments may keep intermediate files below it.
+    report: draws a progress bar.
+    say: prints a line.
     """
 
     name: str
     profile: str
-    source: Source
+    source: YamlSource
     out: Path
     display: Display
     report: ShowProgress
@@ -63,7 +68,7 @@ class ExperimentRun:
     def scenario(self) -> Scenario:
         """The federation that the file describes; its section `settings` is for the experiment alone."""
         sections = {key: value for key, value in self.source.data.items() if key != "settings"}
-        return load_source(Source(sections, self.source.lines))
+        return load_source(YamlSource(sections, self.source.lines))
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -147,8 +152,11 @@ Draw = Callable[[pd.DataFrame], plt.Figure]
 
 @dataclass(frozen=True)
 class Experiment:
-    """statistics: what the claims of the experiment's file speak of, by name, from data.csv. draw: makes figure.png of
-    data.csv. settings: what its file's section `settings` may hold; default nothing.
+    """An experiment of a paper.
+
+    statistics: what the claims of the experiment's file speak of, by name, from data.csv.
+    draw: makes figure.png of data.csv.
+    settings: what its file's section `settings` may hold; default nothing.
 
     cost: asked for before a profile other than `quick` begins; None where `ExperimentRun.sweep` says it.
     """
@@ -223,5 +231,5 @@ def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Ca
 def get_experiment(name: str) -> Experiment:
     """Return the registered experiment of this name. Raise InputError, with the nearest name, for another one."""
     if name not in EXPERIMENTS:
-        raise InputError(f"unknown experiment {name!r}{nearest(name, list(EXPERIMENTS))}; fedspill paper --list")
+        raise InputError(f"unknown experiment {name!r}{did_you_mean(name, list(EXPERIMENTS))}; fedspill paper --list")
     return EXPERIMENTS[name]

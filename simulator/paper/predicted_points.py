@@ -33,7 +33,10 @@ TIMED_IMAGES = 5  # to extrapolate the cost of more
 
 
 class RkipSettings(Section):
-    """distilled: sizes of the set S, random images with labels ±1."""
+    """The section `settings` of the experiment's file.
+
+    distilled: sizes of the set S, random images with labels ±1.
+    """
 
     distilled: list[Count] = Field([2, 5, 10, 20])
     image_std: Positive = 0.2
@@ -138,8 +141,12 @@ RIDGE = 1e-12  # of kernels in float64
 
 
 class PredictedSettings(Section):
-    """gaps: by how much the label of a point differs from what the other points predict for it. points: how many points
-    of each data set this is done to, one at a time. iterations, learning_rate: of the attack."""
+    """The section `settings` of the experiment's file.
+
+    gaps: by how much the label of a point differs from what the other points predict for it.
+    points: how many points of each data set this is done to, one at a time.
+    iterations, learning_rate: of the attack.
+    """
 
     gaps: list[float] = Field([0.0, 0.1, 0.5, 1.0, 2.0])
     points: Count = 2

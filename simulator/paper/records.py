@@ -47,8 +47,13 @@ that data set. What lies behind a verdict: [the notes](records/paper.md).
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """How an experiment was made. digest: of all its settings. command: repeats it. data: the data set. around: when,
-    and with which versions."""
+    """How an experiment was made.
+
+    digest: of all its settings.
+    command: repeats it.
+    data: the data set.
+    around: when, and with which versions.
+    """
 
     experiment: str
     profile: str

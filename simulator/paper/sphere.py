@@ -26,7 +26,10 @@ RIDGE = 1e-10  # of kernels in float64, in units of their mean diagonal
 
 
 class SphereSettings(Section):
-    """candidates: of the reconstruction, as a multiple of the private images."""
+    """The section `settings` of the experiment's file.
+
+    candidates: of the reconstruction, as a multiple of the private images.
+    """
 
     candidates: Positive = 2.0
     iterations: Count = 3000
@@ -37,7 +40,8 @@ class SphereSettings(Section):
 class Embedding:
     """The measure Σ_j α_j δ_{x_j} in the kernel's feature space: what an infinitely wide network sends.
 
-    images: (N, C, H, W) on the unit sphere, float64. duals: (N, K).
+    images: (N, C, H, W) on the unit sphere, float64.
+    duals: (N, K).
     """
 
     kernel: InfiniteNTK

@@ -14,7 +14,7 @@ import scipy  # its parts are imported where they are first used
 
 from attacks import ATTACKS
 from attacks.interface.torch_tools import numpy_generator
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.guarantee import Adversary
 from simulator.reports.reconstruction_bound import ReconstructionBounds
 from simulator.results.disk import write_atomically
 from simulator.results.keys import ALL

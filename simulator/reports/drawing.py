@@ -15,7 +15,7 @@ import pandas as pd
 from cycler import cycler
 
 from clients.defenses import DEFENSES
-from simulator.errors import said_by
+from simulator.errors import one_line_error
 from simulator.reports.tables import short, swept_keys
 from simulator.results.disk import below, inside
 
@@ -67,7 +67,7 @@ def draw_all(
             drawn.append(draw(inside(folder, folder / f"{name}.png")))
         except Exception as error:
             plt.close("all")
-            say(f"figure {name}.png could not be drawn: {said_by(error)}")
+            say(f"figure {name}.png could not be drawn: {one_line_error(error)}")
     return [one for one in drawn if one is not None]
 
 

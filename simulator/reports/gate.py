@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from simulator.errors import RunError
 from simulator.results.keys import owner
 from simulator.results.schema import BEYOND, CLASSES, FLOOR, LEAKAGE, MEMBERSHIP, NULL, SCORES
@@ -44,7 +44,7 @@ class Limit:
         if not equals or not column:
             raise InputError(f"--fail-above {text!r}: write COLUMN=VALUE, as leakage=0.2 or server:leakage=0.2")
         if column not in LEAKAGE.numeric:
-            hint = nearest(column, LEAKAGE.numeric).partition(" (known")[0]
+            hint = did_you_mean(column, LEAKAGE.numeric).partition(" (known")[0]
             raise InputError(f"--fail-above {text!r}: no numeric column {column!r} in docs/reference/tables.md{hint}")
         try:
             most = float(value)
@@ -67,7 +67,7 @@ def parse_limits(texts: Sequence[str], known: Collection[str], scored: bool = Tr
             raise InputError(f"--fail-above {limit}: {limit.column!r} needs the private images: add --truth")
     for limit, word in [(one, word) for one in limits for word in one.where]:
         if word not in known:
-            hint = nearest(word, sorted(known))
+            hint = did_you_mean(word, sorted(known))
             raise InputError(f"--fail-above {limit}: no threat model, defense or attack is called {word!r}{hint}")
     return limits
 

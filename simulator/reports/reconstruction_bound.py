@@ -18,8 +18,8 @@ from attacks.scoring.images import RECOVERED_PSNR
 from clients.config import ClientConfig
 from clients.defenses import Defense
 from clients.defenses.differential_privacy.dp_sgd import DPSGD
-from clients.defenses.differential_privacy.guarantee import Adversary
 from clients.defenses.differential_privacy.whole_update import CentralDP, LocalDP
+from clients.defenses.guarantee import Adversary
 from clients.local_update import load_data
 from simulator.rundir.run import Run
 

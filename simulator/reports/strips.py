@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from torch import Tensor
 
-from attacks.interface.pictures import stretched
+from attacks.interface.normalization import stretched
 from simulator.reports.drawing import Drawn, panels, save
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run

@@ -19,7 +19,10 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True)
 class Group:
-    """Columns that docs/reference/tables.md describes together. source: the file or folder that computes them."""
+    """Columns that docs/reference/tables.md describes together.
+
+    source: the file or folder that computes them.
+    """
 
     intro: str
     source: str

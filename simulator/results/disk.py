@@ -13,8 +13,8 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from attacks.interface.errors import InputError
-from simulator.errors import DiskError, RunError, one_line
+from attacks.interface.errors import InputError, one_line
+from simulator.errors import DiskError, RunError
 
 
 def inside(folder: Path, path: Path) -> Path:
@@ -76,7 +76,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or one_line(str(error))
+        reason = error.strerror or one_line(error)
         raise DiskError(
             f"{str(path)!r} cannot be written ({reason}): what was written before is kept; make room, or make the "
             "folder writable, and give the same command again"

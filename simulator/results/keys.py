@@ -6,21 +6,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee
-
-ALL = -1  # `client` of the union of a round's clients, in tables, in files and on the command line
+from attacks.interface.observation import ALL as ALL
+from attacks.interface.observation import owner as owner
+from clients.defenses.guarantee import Adversary, Guarantee
 
 Pairs = Sequence[tuple[str, str]]
 
 
-def owner(client: int, union: str = "all clients") -> str:
-    """Return the name of a client. union: the name of all clients of a round together."""
-    return union if client == ALL else f"client {client}"
-
-
 @dataclass(frozen=True)
 class ObservationKey:
-    """Identifies an observation of a cell. client: the number of its partition, or ALL."""
+    """Identifies an observation of a cell.
+
+    client: the number of its partition, or ALL.
+    """
 
     round: int
     client: int

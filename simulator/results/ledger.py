@@ -22,7 +22,8 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.errors import DiskError, InputError, one_line
+from attacks.interface.errors import one_line
+from simulator.errors import DiskError, InputError
 from simulator.results.disk import inside, is_changed, write_atomically, write_bytes, writing
 from simulator.results.keys import ALL
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
@@ -228,7 +229,7 @@ class Ledger:
         return frames
 
     def _no_rows(self, error: Exception) -> InputError:
-        reason = one_line(str(error))
+        reason = one_line(error)
         return InputError(f"{str(self.journal)!r} holds rows that no run wrote ({reason}): do it again by --overwrite")
 
     def _rewrite(self, entries: list[Entry]) -> None:

@@ -7,7 +7,7 @@ adversary of the row. The column `guarantees` has all of them. Guarantees of dif
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee, from_json, to_json, worst
+from clients.defenses.guarantee import Adversary, Guarantee, from_json, to_json, worst
 
 if TYPE_CHECKING:  # no worker of a run has to wait for pandas
     import pandas as pd

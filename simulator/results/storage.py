@@ -1,7 +1,7 @@
 """The files of a cell of a run: checkpoints, observations, the architecture, reconstructions.
 
-`make_knowledge` makes knowledge from plain values, of a file or a user. `Material` is an observation without its
-tensors, for a worker on another machine.
+`make_knowledge` makes knowledge from plain values, of a file or a user. `ObservationMetadata` is an observation without
+its tensors, for a worker on another machine.
 """
 
 import os
@@ -172,9 +172,9 @@ class CellStore:
         return read_model(path, RecordedObservation).model_copy(update=key.columns)
 
     def load(self, key: ObservationKey) -> tuple[Observation, Knowledge]:
-        material = Material.read(self, key)
-        contents = {label: read() for label, (_, read) in material.sources(self).items()}
-        return material.observation(contents), material.granted(contents)
+        metadata = ObservationMetadata.read(self, key)
+        tensors = {label: read() for label, (_, read) in metadata.tensor_files(self).items()}
+        return metadata.observation(tensors), metadata.granted(tensors)
 
     def checkpoint_path(self, name: str) -> Path:
         """Return the path of a checkpoint. name: as an observation has it. Audits name the checkpoints of their
@@ -242,8 +242,8 @@ def told_in(recorded: RecordedObservation) -> tuple[Knowledge, bool]:
     return make_knowledge(given), public
 
 
-Contents = Mapping[str, State]
-"""Tensors of files, by label of `Material.sources`."""
+TensorsByName = Mapping[str, State]
+"""Tensors of files, by label of `ObservationMetadata.tensor_files`."""
 PUBLIC, DISTILLED = "public images", "distilled by client {}"  # labels; those of checkpoints are their names
 
 
@@ -252,11 +252,12 @@ TensorFile = tuple[Path, Callable[[], State]]
 
 
 @dataclass(frozen=True)
-class Material:
+class ObservationMetadata:
     """An observation without the tensors.
 
-    told: the granted knowledge, without public images. public: whether these were granted. distilled: the clients of
-    the round that distilled their images.
+    told: the granted knowledge, without public images.
+    public: whether these were granted.
+    distilled: the clients of the round that distilled their images.
     """
 
     recorded: RecordedObservation
@@ -266,14 +267,14 @@ class Material:
     distilled: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, store: CellStore, key: ObservationKey) -> "Material":
+    def read(cls, store: CellStore, key: ObservationKey) -> "ObservationMetadata":
         """Read all but the tensors; raise InputError if something is missing or damaged."""
         recorded = store.recorded(key)
         clients = dict.fromkeys((*recorded.clients, *recorded.round_clients))
         distilled = [client for client in clients if store.distilled_path(key.round, client).exists()]
         return cls(recorded, store.architecture(), *told_in(recorded), tuple(distilled))
 
-    def sources(self, store: CellStore) -> dict[str, TensorFile]:
+    def tensor_files(self, store: CellStore) -> dict[str, TensorFile]:
         """Return the files of the tensors, by label."""
         round, like = self.recorded.key.round, partial(state_of, self.architecture)
         found: dict[str, TensorFile] = {
@@ -286,19 +287,19 @@ class Material:
             found[DISTILLED.format(client)] = path, partial(load_state, path)
         return found
 
-    def observation(self, contents: Contents) -> Observation:
+    def observation(self, tensors: TensorsByName) -> Observation:
         net, key = self.architecture, self.recorded.key
-        pairs = tuple((contents[initial], contents[final]) for initial, final in self.recorded.pairs)
+        pairs = tuple((tensors[initial], tensors[final]) for initial, final in self.recorded.pairs)
         return Observation(net.build(), pairs, net.shape, key.round, key.client, key.threat_model)
 
-    def granted(self, contents: Contents) -> Knowledge:
-        return replace(self.told, public_images=contents[PUBLIC]["images"]) if self.public else self.told
+    def granted(self, tensors: TensorsByName) -> Knowledge:
+        return replace(self.told, public_images=tensors[PUBLIC]["images"]) if self.public else self.told
 
-    def distilled_images(self, contents: Contents, clients: Sequence[int]) -> Tensor | None:
+    def distilled_images(self, tensors: TensorsByName, clients: Sequence[int]) -> Tensor | None:
         """Return the distilled images of these clients, (M, C, H, W) in [0, 1]; None if some trained on their own."""
         if not set(clients) <= set(self.distilled):
             return None
-        return torch.cat([contents[DISTILLED.format(client)]["images"] for client in clients])
+        return torch.cat([tensors[DISTILLED.format(client)]["images"] for client in clients])
 
 
 @lru_cache(maxsize=1)  # of the cell whose jobs are being sent

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.guarantee import Adversary
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 ThreatModelName = Literal["server", "observer", "history", "server_history"]
@@ -56,7 +56,10 @@ class RoundFiles:
 
 @dataclass(frozen=True)
 class View:
-    """A series of checkpoints that a threat model looks at. hidden_by: why the federation does not show it, or None."""
+    """A series of checkpoints that a threat model looks at.
+
+    hidden_by: why the federation does not show it, or None.
+    """
 
     threat_model: str
     source: CheckpointSource

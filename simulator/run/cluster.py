@@ -19,8 +19,9 @@ from ray._private import utils
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray._private.node import Node
 
+from attacks.interface.errors import one_line
 from attacks.interface.plugins import VARIABLE
-from simulator.errors import InputError, one_line
+from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, resources_of_nodes, room_on_gpus
 from simulator.run.orphan_reaper import reap, reaped
 from simulator.scenario.sections import EngineConfig
@@ -58,7 +59,7 @@ def start_ray(engine: EngineConfig) -> bool:
     except (ray.exceptions.AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
         token = "" if _has_token() else "; if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own"
         raise InputError(
-            f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(str(error))}){token}"
+            f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(error)}){token}"
         ) from None
     return True
 

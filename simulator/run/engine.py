@@ -17,8 +17,8 @@ from simulator.errors import RunError
 from simulator.run.cluster import actors_that_fit, backend_config, start_ray
 from simulator.run.display import Display, interruptible
 from simulator.run.federation import run_federation
-from simulator.run.folder import check_unused, claimed
 from simulator.run.plan import RunPlan
+from simulator.run.run_folder import check_unused, claimed
 from simulator.run.tracking import tracked
 from simulator.run.workers import KillingBackend, killing_backend
 

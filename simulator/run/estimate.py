@@ -14,7 +14,7 @@ from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
 from clients.training import linearize, planned_steps, training_loss
-from simulator.adversary.knowledge import defense_facts, grant
+from simulator.adversary.grant import defense_facts, grant
 from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,

@@ -14,9 +14,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from attacks.interface.errors import one_line
 from clients.client_app import LIMIT
 from clients.data.partition import FederatedData
-from clients.defenses.differential_privacy.guarantee import Guarantee, worst
+from clients.defenses.guarantee import Guarantee, worst
 from clients.local_update import code_version, load_data, load_targets, make_model, num_outputs
 from clients.time_limit import unhurried
 from clients.training import accuracy, training_loss
@@ -25,7 +26,7 @@ from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
 from simulator.adversary.statistics import StatisticsApart, buffers_of
-from simulator.errors import CellsFailed, DiskError, RunError, one_line, said_by
+from simulator.errors import CellsFailed, DiskError, RunError, one_line_error
 from simulator.evaluation.dispatch import BackgroundDispatcher, Dispatcher
 from simulator.evaluation.job import Job, JobResult, lost
 from simulator.results.disk import write_atomically
@@ -109,7 +110,7 @@ def run_federation(
     GPU of each client on the Ray that attacks run on, and how many of them train at a time.
     A cell that has to stop does not keep the others from running: at the end, CellsFailed names those that stopped.
     """
-    gc_tuning.look_as_usual()
+    gc_tuning.collect_as_usual()
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
@@ -134,7 +135,7 @@ def run_federation(
                     failed[cell.name] = error
                 except (Exception, SystemExit) as error:  # a model, a data set or a strategy of the user's own
                     write_atomically(plan.run_dir / STACK, traceback.format_exc())
-                    failed[cell.name] = RunError(f"{said_by(error)} (the stack is in {plan.run_dir / STACK})")
+                    failed[cell.name] = RunError(f"{one_line_error(error)} (the stack is in {plan.run_dir / STACK})")
             while queue.dispatcher.pending:
                 queue.collect(timeout=0.5)
     finally:  # whatever stopped the run, what was found is kept
@@ -250,7 +251,7 @@ def run_cell(
             queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
         queue.collect(timeout=0)
         queue.catch_up(AHEAD * (scenario.replies_a_round + 1))
-        gc_tuning.look_now()
+        gc_tuning.collect_now()
         return metrics
 
     federation = scenario.federation

@@ -12,7 +12,7 @@ from attacks import InputError, Observation
 from clients.defenses import DefenseContext
 from clients.local_update import load_data, load_targets, make_model
 from clients.training import check_dynamics
-from simulator.adversary.knowledge import defense_facts, grant
+from simulator.adversary.grant import defense_facts, grant
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.job import Job, Setting
 from simulator.results.keys import ObservationKey

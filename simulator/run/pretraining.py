@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks import InputError
 from attacks.base import Progress, silent
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from clients.config import ClientConfig, PartitionConfig, PretrainConfig
 from clients.data import same_images
@@ -35,8 +35,10 @@ DIGITS = 10  # of a digest in a file name
 class Pretraining:
     """The training of a network before the federation.
 
-    config: of a client with this task. images: (P, C, H, W), in the model's input space. targets: as the loss wants
-    them. new_head: whether the federation starts from another head than the one that is trained here.
+    config: of a client with this task.
+    images: (P, C, H, W), in the model's input space.
+    targets: as the loss wants them.
+    new_head: whether the federation starts from another head than the one that is trained here.
     """
 
     config: ClientConfig

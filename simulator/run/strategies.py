@@ -9,7 +9,7 @@ import flwr.serverapp.strategy as flower
 from flwr.serverapp.strategy import Strategy
 from pydantic import ValidationError
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from attacks.interface.plugins import look_in_working_folder
 from clients.defenses import ServerHalf
 from simulator.scenario.scenario import Scenario
@@ -60,7 +60,7 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
     options}; by default FedAvg.
     """
     if config.name not in known_strategies():
-        raise InputError(f"unknown federation.strategy {config.name!r}{nearest(config.name, known_strategies())}")
+        raise InputError(f"unknown federation.strategy {config.name!r}{did_you_mean(config.name, known_strategies())}")
     _check_minimums(federation, config)
     strategy = getattr(flower, config.name)
     defaults = {

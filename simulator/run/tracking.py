@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from attacks import InputError
+from attacks.interface.errors import one_line
 from simulator.results.columns import is_number
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
@@ -89,7 +90,7 @@ def _started(name: str, plan: RunPlan) -> tuple[Log, Callable[[], None]]:
     except ImportError:
         raise InputError(f"output.track has {name!r}, which is not installed: pip install 'fedspill[{name}]'") from None
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise InputError(f"output.track: {name!r} cannot be started ({reason}): mend that, or leave it out") from None
 
 

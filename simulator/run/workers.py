@@ -36,8 +36,11 @@ class NoWorker(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """A message that an actor works on. ready: a reference that is there when the actor is up. seconds: processor
-    seconds that the client may take from then on, None for no limit."""
+    """A message that an actor works on.
+
+    ready: a reference that is there when the actor is up.
+    seconds: processor seconds that the client may take from then on, None for no limit.
+    """
 
     actor: Any
     ready: Any

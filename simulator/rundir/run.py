@@ -16,10 +16,9 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
-from attacks.interface.errors import nearest
-from attacks.interface.pictures import Pictures
-from clients.data.files import check_unpacked
-from simulator.errors import one_line
+from attacks.interface.errors import did_you_mean, one_line
+from attacks.interface.normalization import Pictures
+from clients.bounds import check_unpacked
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
@@ -33,7 +32,7 @@ from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.strip import cell_of, worst_pictures
 from simulator.scenario.scenario import Cell, Scenario, validate
 from simulator.scenario.sections import AttackConfig
-from simulator.scenario.yaml_source import Dumped, Source, read_document
+from simulator.scenario.yaml_source import Dumped, YamlSource, read_document
 
 MOST_LINES = 20  # of the table in a notebook
 LINE = ["cell", "round", "client", "threat_model", "attack", "defense", "recovered", "num_private", "num_reconstructed"]
@@ -58,7 +57,7 @@ def read_description(path: Path) -> dict:
     try:
         _, content = read_document(inside(path.parent, path), "description", Dumped)
     except InputError as error:
-        reason = one_line(str(error), most=200)
+        reason = one_line(error)
         raise InputError(f"{str(path)!r} cannot be read ({reason}): the run directory is damaged") from None
     return content if isinstance(content, dict) else {}
 
@@ -145,7 +144,7 @@ class Run:
         """The scenario. Raise InputError for an audit, which has none."""
         if self.is_audit:
             raise InputError(f"{str(self.path)!r} is an audit: it has no scenario")
-        return validate(Source(self.description["scenario"]))
+        return validate(YamlSource(self.description["scenario"]))
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
@@ -182,7 +181,7 @@ class Run:
             which = (
                 f"cell {cell!r}" if cell else "cell without a name: it is a sweep, choose one by `cell`, with --cell"
             )
-            raise InputError(f"run {str(self.path)!r} has no {which}{nearest(cell, sorted(self.cells))}")
+            raise InputError(f"run {str(self.path)!r} has no {which}{did_you_mean(cell, sorted(self.cells))}")
         return CellStore(self.path, cell)
 
     def observation(
@@ -234,7 +233,7 @@ class Run:
         rows = self.leakage[(self.leakage.status == "ok") & (self.leakage.target == "private")]
         for name, value in where.items():
             if name not in rows:
-                raise InputError(f"run.show has no {name!r}{nearest(name, sorted(rows))}")
+                raise InputError(f"run.show has no {name!r}{did_you_mean(name, sorted(rows))}")
             rows = rows[rows[name] == value]
         if rows.empty:
             raise InputError(f"{str(self.path)!r} has no attack that came to an end where {where}: see run.leakage")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from attacks.interface.pictures import Pictures
+from attacks.interface.normalization import Pictures
 from simulator.results.columns import leakage_floor
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey, owner

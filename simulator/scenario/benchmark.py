@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import Field
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from clients.config import Count, Section
 from simulator.scenario.scenario import Scenario, apply_overrides, load_source, prepare, validate
 from simulator.scenario.sweep import defense_point
-from simulator.scenario.yaml_source import Source, merge, read_section, read_yaml
+from simulator.scenario.yaml_source import YamlSource, merge, read_section, read_yaml
 
 SECTION = "benchmark"
 NAMED, PLACE = "{name: …, option: [values]}", ("sweep", "defenses")
@@ -75,7 +75,9 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
     if profile is not None:
         if profile not in config.profiles:
             known = list(config.profiles)
-            raise InputError(f"{path}: no profile {profile!r}{nearest(profile, known)}; there are {', '.join(known)}")
+            raise InputError(
+                f"{path}: no profile {profile!r}{did_you_mean(profile, known)}; there are {', '.join(known)}"
+            )
         source.data = merge(source.data, config.profiles[profile])
         apply_overrides(source, own)  # the command line has the last word
         config = read_section(source, SECTION, BenchmarkConfig)
@@ -83,7 +85,7 @@ def load_benchmark(path: Path, profile: str | None = None, overrides: list[str] 
     given = prepare(source, others)
     data = given.data.get("data")
     if isinstance(data, dict) and data.get("root") and config.with_root:
-        given = prepare(Source(merge(source.data, config.with_root), source.lines), others)
+        given = prepare(YamlSource(merge(source.data, config.with_root), source.lines), others)
     if given.data.get("sweep"):
         raise InputError(f"{given.prefix(('sweep',))}a benchmark sweeps over its rows and seeds alone: remove `sweep`")
     rows = config.rows()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from attacks import InputError
+from attacks.interface.errors import one_line
 from clients.chain import build_defense
 from clients.config import (
     ClientConfig,
@@ -23,10 +24,9 @@ from clients.config import (
     as_json,
 )
 from clients.defenses import Defense
-from clients.defenses.base import Sighting, Surroundings
-from clients.defenses.differential_privacy.guarantee import Adversary
+from clients.defenses.base import DefenseEnvironment, ObservedUpdate
+from clients.defenses.guarantee import Adversary
 from clients.models import with_known_options
-from simulator.errors import one_line
 from simulator.results.threat_models import View, all_views
 from simulator.scenario import yaml_source
 from simulator.scenario.sections import (
@@ -37,8 +37,8 @@ from simulator.scenario.sections import (
     KeepLast,
     OutputConfig,
 )
-from simulator.scenario.sweep import Grid
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.sweep import SweepGrid
+from simulator.scenario.yaml_source import YamlSource
 
 
 def _of_a_known_defense(config: DefenseConfig) -> DefenseConfig:
@@ -144,13 +144,13 @@ class Scenario(Section):
         adaptable = any(one.known_to_adaptive_attacker() or one.tells_noise_to(adversary) for one in self.chain)
         return [attack for attack in self.adversary.attacks if adaptable or not attack.adaptive]
 
-    def defense_facts(self, sighting: Sighting | None = None) -> dict[str, Any]:
-        """Return the fields of `Knowledge` that an adaptive attacker has of the chain. sighting: the update that it
+    def defense_facts(self, observed: ObservedUpdate | None = None) -> dict[str, Any]:
+        """Return the fields of `Knowledge` that an adaptive attacker has of the chain. observed: the update that it
         looks at, to tell the noise in it."""
         facts: dict[str, Any] = {}
         for defense in self.chain:
             facts |= defense.known_to_adaptive_attacker()
-        noises = [] if sighting is None else [one.noise_told(sighting) for one in self.chain]
+        noises = [] if observed is None else [one.noise_told(observed) for one in self.chain]
         if told := [noise for noise in noises if noise is not None]:
             facts["noise_std"] = math.hypot(*told)
         return facts
@@ -158,7 +158,7 @@ class Scenario(Section):
     @property
     def swept(self) -> list[str]:
         """The dotted keys of the sweep; keys that move together count one by one."""
-        return list(Grid.of(self.sweep).axis_of)
+        return list(SweepGrid.of(self.sweep).axis_of)
 
     @cached_property
     def chain(self) -> tuple[Defense, ...]:
@@ -200,7 +200,7 @@ class Scenario(Section):
             if labels.count(label) > 1:
                 raise ValueError(f"defenses: two are called {label!r}: give each a `label` of its own")
         strategy = self.federation.strategy
-        around = Surroundings(self.chain, self.training, strategy.name, strategy.plain_mean)
+        around = DefenseEnvironment(self.chain, self.training, strategy.name, strategy.plain_mean)
         if conflict := next(filter(None, (defense.conflict(around) for defense in self.chain)), ""):
             raise ValueError(conflict)
         hiding = next((one.name for one in self.chain if one.server_half().hides_clients), None)
@@ -217,12 +217,12 @@ class Scenario(Section):
             )
         return self
 
-    def cells(self, source: Source | None = None) -> list["Cell"]:
+    def cells(self, source: YamlSource | None = None) -> list["Cell"]:
         """Return the cells of the sweep, seeds innermost so that paired cells stand together; one cell without a sweep.
         source: of the sweep, so that errors name the line of the axis."""
         base = self.model_dump(mode="json", exclude={"sweep"})
-        grid = Grid.of(self.sweep)
-        where = Source({}) if source is None else source
+        grid = SweepGrid.of(self.sweep)
+        where = YamlSource({}) if source is None else source
         cells: dict[str, Cell] = {}
         for point in grid.points():
             data = base
@@ -233,7 +233,7 @@ class Scenario(Section):
                 yaml_source.as_key(key): where.where(("sweep", grid.axis_of.get(key, "defenses"))) for key in point
             }
             try:
-                scenario = validate(Source(data, lines))
+                scenario = validate(YamlSource(data, lines))
             except InputError as error:
                 row = f" (row {point['label']!r})" if "label" in point else ""
                 raise InputError(f"{error}{row}") from None
@@ -246,7 +246,11 @@ class Scenario(Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep. name: "" without a sweep. swept: its values by dotted key, as columns show them."""
+    """One point of a sweep.
+
+    name: "" without a sweep.
+    swept: its values by dotted key, as columns show them.
+    """
 
     name: str
     swept: dict[str, Any]
@@ -275,22 +279,22 @@ def load_scenario(path: str | Path, overrides: list[str] | None = None) -> Scena
     return load_source(prepare(yaml_source.read_yaml(Path(path)), overrides))
 
 
-def prepare(source: Source, overrides: list[str] | None = None) -> Source:
+def prepare(source: YamlSource, overrides: list[str] | None = None) -> YamlSource:
     """Return the source with shorthands written out and the overrides of the command line applied."""
-    source = Source(dict(source.data), dict(source.lines))
+    source = YamlSource(dict(source.data), dict(source.lines))
     _expand_shorthands(source.data)
     apply_overrides(source, overrides or [])
     source.data = {key: value for key, value in source.data.items() if (key, value) != ("sweep", None)}
     return source
 
 
-def load_source(source: Source) -> Scenario:
+def load_source(source: YamlSource) -> Scenario:
     scenario = validate(source)
     scenario.cells(source)  # raises an error now, not in the middle of the run
     return scenario
 
 
-def apply_overrides(source: Source, overrides: list[str]) -> None:
+def apply_overrides(source: YamlSource, overrides: list[str]) -> None:
     """Apply the "a.b=c" of --set in place; errors about those keys will name the option."""
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -312,7 +316,7 @@ def _expand_shorthands(data: dict[str, Any]) -> None:
         data["adversary"] = {**adversary, "attacks": attacks}
 
 
-def validate(source: Source) -> Scenario:
+def validate(source: YamlSource) -> Scenario:
     """Return the Scenario, or raise one InputError that names the key, its line, the value and the nearest name."""
     for key, value in yaml_source.leaves(source.data):
         if isinstance(value, float) and not math.isfinite(value):  # JSON would have null, which says "not given"

@@ -6,7 +6,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from attacks import ATTACKS, Attack, Knowledge
 from attacks.base import check_options
-from attacks.interface.errors import nearest
+from attacks.interface.errors import did_you_mean
 from clients.config import Count, Crowd, Fraction, NamedSection, Positive, Seconds, Section, made_with
 from simulator.results.threat_models import ThreatModelName
 
@@ -170,7 +170,7 @@ class AdversaryConfig(Section):
     def _consistent(self) -> "AdversaryConfig":
         for name in self.knowledge:
             if name not in Knowledge.names():
-                raise ValueError(f"unknown knowledge {name!r}{nearest(name, Knowledge.names())}")
+                raise ValueError(f"unknown knowledge {name!r}{did_you_mean(name, Knowledge.names())}")
         labels = [attack.label for attack in self.attacks]
         for label in labels:
             if labels.count(label) > 1:

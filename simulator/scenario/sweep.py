@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from attacks import InputError
-from attacks.interface.errors import nearest
+from attacks.interface.errors import did_you_mean
 
 ROW_KEYS = ("label", "defenses", "set")
 MOST_CELLS = 10_000
@@ -20,13 +20,16 @@ Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The points of a sweep. axes: for each axis, as the scenario writes it, the point of each of its values."""
+class SweepGrid:
+    """The points of a sweep.
+
+    axes: for each axis, as the scenario writes it, the point of each of its values.
+    """
 
     axes: dict[str, list[Point]]
 
     @classmethod
-    def of(cls, sweep: dict[str, list[Any]]) -> "Grid":
+    def of(cls, sweep: dict[str, list[Any]]) -> "SweepGrid":
         """Put seeds last, so that paired cells stand together. Raise InputError if paired keys have no value each."""
         if (cells := math.prod(map(len, sweep.values()))) > MOST_CELLS:
             raise InputError(f"sweep: {cells:,} settings, at most {MOST_CELLS:,} run together: split the sweep")
@@ -91,7 +94,7 @@ def defense_point(value: Any) -> Point:
     for key in row:
         if key not in ROW_KEYS:
             raise InputError(
-                f"defenses: a row has no key {key!r}{nearest(key, list(ROW_KEYS))}: settings go under `set`"
+                f"defenses: a row has no key {key!r}{did_you_mean(key, list(ROW_KEYS))}: settings go under `set`"
             )
     if not isinstance(row.get("label"), str) or not isinstance(row["set"], dict):
         raise InputError(f"defenses: the row {value!r} needs a `label`, and `set` with dotted keys and their values")

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError, create_model
 
-from attacks.interface.errors import InputError, nearest
+from attacks.interface.errors import InputError, did_you_mean
 from clients.config import ModelOptionError, Section
 
 LARGEST_FILE = 2**20  # bytes; the longest scenario of the repository has 5,000
-MOST_VALUES = 20_000  # of a file, with aliases written out: a few hundred bytes of these can stand for gigabytes
-DEEPEST = 50  # mappings and lists inside each other
+MOST_VALUES = 20_000  # of a file, with aliases written out: 400 bytes of these can stand for 400 million values
+DEEPEST = 50  # mappings and lists inside each other; from some 400 on PyYAML raises RecursionError, without a line
 
 
 class _Refused(yaml.MarkedYAMLError):
@@ -162,7 +162,7 @@ NAMED_IN_FILE = re.compile(r".+\.py:\w+")
 
 
 @dataclass
-class Source:
+class YamlSource:
     """A mapping and, for each key in it, where it was written."""
 
     data: dict[str, Any]
@@ -188,7 +188,7 @@ def parse_value(text: str) -> Any:
         raise InputError(f"value {text[:60]!r}{f': {problem}' if problem else ' is not YAML: quote it'}") from None
 
 
-def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
+def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> YamlSource:
     """Read a scenario file with everything it extends; its own keys win."""
     path = path.resolve()
     if path in ancestors:
@@ -206,7 +206,7 @@ def read_yaml(path: Path, ancestors: tuple[Path, ...] = ()) -> Source:
     if not source.data.get("sweep", True):  # the axes of others are taken back
         base.data.pop("sweep", None)
     _drop_profile_keys(base.data, source.data)
-    return Source(merge(base.data, source.data), {**base.lines, **source.lines})
+    return YamlSource(merge(base.data, source.data), {**base.lines, **source.lines})
 
 
 def _drop_profile_keys(base: dict[str, Any], own: dict[str, Any]) -> None:
@@ -248,7 +248,7 @@ def leaves(data: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
 
 
 def as_key(dotted: str) -> Key:
-    """Return "a.0.b" as pydantic and `Source.lines` write it: numbers index lists."""
+    """Return "a.0.b" as pydantic and `YamlSource.lines` write it: numbers index lists."""
     return tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
 
 
@@ -295,7 +295,7 @@ def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[
     return data
 
 
-def _read_one(path: Path) -> Source:
+def _read_one(path: Path) -> YamlSource:
     node, data = read_document(path, "scenario", Typed)
     if node is None or data is None:
         raise InputError(f"{path}: the file is empty; a scenario is at least `name: something`")
@@ -303,7 +303,7 @@ def _read_one(path: Path) -> Source:
         raise InputError(f"{path}: a scenario is a mapping of sections, this is a {type(data).__name__}")
     lines: dict[Key, str] = {}
     _collect_lines(node, (), path, lines)
-    return Source(data, lines)
+    return YamlSource(data, lines)
 
 
 def _collect_lines(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> None:
@@ -321,7 +321,7 @@ Kind = TypeVar("Kind", bound=Section)
 BRANCHES = ("int", "float", "str", "constrained-int")  # as pydantic calls them
 
 
-def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
+def read_section(source: YamlSource, name: str, kind: type[Kind]) -> Kind:
     """Validate the section `name` of a file whose other sections are a scenario; InputError names the key."""
     fields: dict[str, Any] = {name: (kind, ...)}
     whole: Any = create_model("File", __base__=Section, **fields)
@@ -331,7 +331,7 @@ def read_section(source: Source, name: str, kind: type[Kind]) -> Kind:
         raise InputError(describe_error(error.errors(), source, whole)) from None
 
 
-def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> str:
+def describe_error(errors: list[Any], source: YamlSource, whole: type[Section]) -> str:
     """Describe the first error. errors: of pydantic. whole: the model that was validated."""
     error = _branch_meant(errors, source)
     cause = error.get("ctx", {}).get("error")
@@ -341,12 +341,12 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
     dotted = ".".join(map(str, key))
     prefix = source.prefix(key)
     if error["type"] == "extra_forbidden" and isinstance(cause, ModelOptionError):
-        guess = nearest(str(error["loc"][-1]), [*cause.known, *_known_keys(whole, key[:-1])])
+        guess = did_you_mean(str(error["loc"][-1]), [*cause.known, *_known_keys(whole, key[:-1])])
         guess = guess if "did you mean" in guess else ""
         options = f"the options of model {cause.model!r} are {', '.join(cause.known)}"
         return f"{prefix}unknown key {dotted!r}{guess} (it is {error['input']!r}; {options})"
     if error["type"] == "extra_forbidden":
-        return f"{prefix}unknown key {dotted!r}{nearest(str(key[-1]), _known_keys(whole, key[:-1]))}"
+        return f"{prefix}unknown key {dotted!r}{did_you_mean(str(key[-1]), _known_keys(whole, key[:-1]))}"
     if error["type"] == "missing":
         return f"{prefix}key {dotted!r} is missing"
     message = error["msg"].removeprefix("Value error, ")
@@ -358,14 +358,14 @@ def describe_error(errors: list[Any], source: Source, whole: type[Section]) -> s
     return f"{prefix}{dotted or 'scenario'}{shown}: {message}"
 
 
-def _branch_meant(errors: list[Any], source: Source) -> Any:
+def _branch_meant(errors: list[Any], source: YamlSource) -> Any:
     """Return the first error; if a value fits no branch of a union, that of the branch which reads furthest into it."""
     key = _key_of(errors[0], source)
     same = [error for error in errors if _key_of(error, source)[: len(key)] == key]
     return max(same, key=lambda error: len(_key_of(error, source)))
 
 
-def _key_of(error: Any, source: Source) -> Key:
+def _key_of(error: Any, source: YamlSource) -> Key:
     """Return the location of an error without the branches of unions, which pydantic adds: parts that the source has
     are keys, and below them all parts that do not look like a branch."""
     key: list[str | int] = []

@@ -12,7 +12,7 @@ from attacks import ATTACKS, InputError, Knowledge, Observation, Reconstruction,
 from attacks.interface.torch_tools import choose_device
 from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
-from attacks.networks.patch_embedding import find_patch_embedding
+from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.update.spectrum import infer_image_count
 from simulator.evaluation.candidate_images import spanned, to_input_space
 from simulator.evaluation.image_files import read_truth

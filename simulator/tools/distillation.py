@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from attacks import InputError, torch_generator
 from attacks.base import Progress, silent
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.interface.torch_tools import derive_seed
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.scoring.images import distances
 from clients.data.partition import FederatedData, split_data
 from clients.distillation import Distilled, DistillOptions, distill
-from clients.distillation.evaluation import Evaluation, named_kernel
+from clients.distillation.evaluation import Learners, named_kernel
 from clients.models import build_model, option_values
 from clients.training import encode_targets
 from simulator.reports.strips import image_sheet
 from simulator.results.disk import make_out, write_atomically
 from simulator.run.display import ShowProgress
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 TEST_IMAGES = 2_000
 WIDTH = 4_096
@@ -39,7 +39,7 @@ def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
     for override in overrides:
         if override.split(".")[0].strip() not in SECTIONS:
             raise InputError(f"--set {override}: distill reads data.KEY and model.KEY only")
-    source = Source(
+    source = YamlSource(
         {
             "name": "distill",
             "seed": seed,
@@ -62,7 +62,11 @@ def distill_scenario(overrides: list[str], train: int, seed: int) -> Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Owner:
-    """The data owner. images: (N, C, H, W), in the model's input space. targets: (N, K), as for MSE."""
+    """The data owner.
+
+    images: (N, C, H, W), in the model's input space.
+    targets: (N, K), as for MSE.
+    """
 
     scenario: Scenario
     data: FederatedData
@@ -105,10 +109,10 @@ class Owner:
         network = self.network("distillation") if options.method == "rkip_finite" else None
         return distill(self.images, self.targets, size, generator, options, network, progress=progress)
 
-    def evaluation(self, kernel: InfiniteNTK) -> Evaluation:
+    def evaluation(self, kernel: InfiniteNTK) -> Learners:
         """kernel: of the learner of infinite width."""
         images, labels = self.data.test()
-        return Evaluation(self.network("evaluation"), kernel, self.data.normalization.inputs(images), labels)
+        return Learners(self.network("evaluation"), kernel, self.data.normalization.inputs(images), labels)
 
     def random_subset(self, size: int) -> tuple[Tensor, Tensor]:
         chosen = torch.randperm(len(self.images), generator=torch_generator(self.scenario.seed, "subset"))[:size]
@@ -162,7 +166,7 @@ def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[st
 
 
 def evaluate(
-    evaluation: Evaluation, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
+    evaluation: Learners, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     """Return the accuracies of every set by learner, and facts of its standard training."""
     accuracies: dict[str, dict[str, float]] = {}

@@ -16,11 +16,11 @@ import numpy as np
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress
+from attacks.interface.errors import one_line
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
-from simulator.errors import one_line
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.job import Job, JobResult, Setting, filed, finished
 from simulator.evaluation.truth import Attacked
@@ -29,7 +29,7 @@ from simulator.results.formats import write_json, write_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import Architecture, CellStore
-from simulator.run.folder import claimed_folder, describe_scenario, surroundings
+from simulator.run.run_folder import claimed_folder, describe_scenario, surroundings
 from simulator.rundir.run import AUDIT, DESCRIPTION, Run
 from simulator.scenario.sections import AttackConfig
 
@@ -43,8 +43,12 @@ Described = tuple[str, dict[str, Any], Setting]
 """The description of an attack in its folder: the name of its file, its content, and the setting for the score."""
 
 
-class Source(NamedTuple):
-    """Where an observation is from. architecture: of its network. store: its checkpoints and distilled images."""
+class ObservationSource(NamedTuple):
+    """Where an observation is from.
+
+    architecture: of its network.
+    store: its checkpoints and distilled images.
+    """
 
     recorded: RecordedObservation
     architecture: Architecture
@@ -53,26 +57,29 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """An update, and the attack on it. granted: the adversary's knowledge, whatever the attack. describe: describes the
-    attack in a folder, given by its full path."""
+    """An update, and the attack on it.
+
+    granted: the adversary's knowledge, whatever the attack.
+    describe: describes the attack in a folder, given by its full path.
+    """
 
     observation: Observation
     granted: Knowledge
     attack: AttackRun
-    describe: Callable[[Path], tuple[Described, Source]]
+    describe: Callable[[Path], tuple[Described, ObservationSource]]
 
 
 def update_of_pair(observation: Observation, granted: Knowledge, options: AuditOptions) -> Update:
     """Return the update that two checkpoints show. options: of an audit of it, with one attack."""
 
-    def describe(out: Path) -> tuple[Described, Source]:
+    def describe(out: Path) -> tuple[Described, ObservationSource]:
         recording = write_recording(out / RECORDING, observation, granted)
         asked = replace(options, recording=str(recording.path))
         plan = AuditPlan(asked, recording, observation.model, options.attacks, (KEY,), out)
         (outputs,) = outputs_of(plan.model, options.model, options.shape)
         network = ModelConfig(name=options.model)
         architecture = Architecture(model=network, shape=options.shape, outputs=outputs, seed=options.seed)
-        return _audit(plan), Source(recording.recorded(KEY), architecture, recording)
+        return _audit(plan), ObservationSource(recording.recorded(KEY), architecture, recording)
 
     return Update(observation, granted, AttackRun(options.attacks[0], options.seed), describe)
 
@@ -84,8 +91,8 @@ def update_of_run(
     key = ObservationKey.of(vars(observation))
     run, store = record.attack_run(attack, key, cell), record.store(cell)
 
-    def describe(out: Path) -> tuple[Described, Source]:
-        source = Source(store.recorded(key), store.architecture(), store)
+    def describe(out: Path) -> tuple[Described, ObservationSource]:
+        source = ObservationSource(store.recorded(key), store.architecture(), store)
         if record.is_audit:
             return _audit_again(record, key, run.config, out), source
         of = record.cells[cell]
@@ -161,11 +168,11 @@ def _scored(job: Job, attacked: Attacked, granted: Knowledge) -> JobResult:
     except (InputError, OSError) as error:
         blind = replace(job, setting=replace(job.setting, truth=None))
         result = filed(blind, finished(blind, attacked, granted, distilled))
-        result.leakage[0]["detail"] += f"; the private images cannot be read ({one_line(str(error))})"
+        result.leakage[0]["detail"] += f"; the private images cannot be read ({one_line(error)})"
         return result
 
 
-def _write_observation(store: CellStore, source: Source, granted: Knowledge) -> RecordedObservation:
+def _write_observation(store: CellStore, source: ObservationSource, granted: Knowledge) -> RecordedObservation:
     """Write all that reports read of an observation, and return it; its checkpoints stay where they are."""
     net, folder = source.architecture, source.store.checkpoints.resolve()
     store.create(net.model, net.shape, net.outputs, net.seed)

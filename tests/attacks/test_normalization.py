@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks import InputError, Knowledge, Reconstruction
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from attacks.update.private_set import are_raw_pixels
 
 

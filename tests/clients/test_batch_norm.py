@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attacks import InputError
-from clients.chain import Link
+from clients.chain import ChainedDefense
 from clients.client_app import run_flower_mod
 from clients.config import ClientConfig, DataConfig, DefenseConfig, ModelConfig, PartitionConfig, TrainingConfig
 from clients.defenses import DEFENSES, FlowerMod
@@ -114,7 +114,7 @@ def test_linearized_training_needs_evaluation_mode():
 @pytest.mark.parametrize("name", sorted(set(DEFENSES) - NEED_FLOWER_OR_REFUSE - SLOW))
 def test_no_defense_changes_the_statistics_that_are_returned(name):
     config, start = federated(), received(federated())
-    link = Link(make(name), replace(context(model=make_model(config, load_data(config))), received=start))
+    link = ChainedDefense(make(name), replace(context(model=make_model(config, load_data(config))), received=start))
     state = {name: value + 0.5 if value.is_floating_point() else value + 7 for name, value in start.items()}
     sent, _ = link.protect(start, state, None)
     assert all(torch.equal(value, state[name]) for name, value in statistics(sent).items())

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from simulator.evaluation.evaluator import evaluate
 from simulator.evaluation.truth import Truth
 from simulator.paper.constancy import Network, measure, measure_loss, measure_training

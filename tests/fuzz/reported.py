@@ -4,7 +4,7 @@ import contextlib
 import io
 from pathlib import Path
 
-from simulator.cli.options import ReportCommand
+from simulator.cli.commands import ReportCommand
 from simulator.cli.runs import report
 from simulator.results.ledger import finished_cells
 from simulator.rundir.run import Run

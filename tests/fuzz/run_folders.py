@@ -19,7 +19,7 @@ from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 CONTENT = {
     "name": "s1",
@@ -47,7 +47,7 @@ def _made() -> Path:
 
 def _make_run(root: Path) -> None:
     root.mkdir()
-    scenario = validate(Source(dict(CONTENT)))
+    scenario = validate(YamlSource(dict(CONTENT)))
     description = {"scenario": scenario.model_dump(mode="json"), "digest": scenario.digest, "versions": {"torch": "2"}}
     (root / "scenario.yaml").write_text(yaml.safe_dump(description))
     store, ledger, (cell,) = CellStore(root), Ledger(root), scenario.cells()

@@ -12,15 +12,15 @@ class Message:
         self.itself = self
 
 usual = gc.get_threshold()
-gc_tuning.look_rarely()
+gc_tuning.collect_rarely()
 imported = Message()
-gc_tuning.look_as_usual()
+gc_tuning.collect_as_usual()
 assert gc.get_threshold() == usual and gc.get_freeze_count() > 1000
-gc_tuning.look_as_usual()  # of the second run in a process
+gc_tuning.collect_as_usual()  # of the second run in a process
 message = Message()
 alive = weakref.ref(message)
 del message
-gc_tuning.look_now()
+gc_tuning.collect_now()
 print(alive())
 """
 

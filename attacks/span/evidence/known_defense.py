@@ -31,10 +31,12 @@ from attacks.update.spectrum import Spectrum
 class UndoneDefense:
     """The layers as they were before the defense, as far as it is known, and what is left of it.
 
-    count: N as the defense leaves it to be told; None where nothing is known of one. second_deviation: of known noise
-    on an entry of the second layer's update. intervals: of the first layer's entries, where it was completed, and
-    distortion: ‖E‖ / ‖Δ‖ of what they took from it. second_rank: of the completed second layer, and remaining: ‖E‖ /
-    ‖Δ‖ of it as an error of equal variance would leave it, the share of its square along matrices of that rank.
+    count: N as the defense leaves it to be told; None where nothing is known of one.
+    second_deviation: of known noise on an entry of the second layer's update.
+    intervals: of the first layer's entries, where it was completed, and distortion: ‖E‖ / ‖Δ‖ of what they took from
+        it.
+    second_rank: of the completed second layer, and remaining: ‖E‖ / ‖Δ‖ of it as an error of equal variance would leave
+        it, the share of its square along matrices of that rank.
     """
 
     layers: FirstLayers

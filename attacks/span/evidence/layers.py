@@ -23,9 +23,10 @@ class FirstLayers:
     """The first two layers in every round of the federation, in float64.
 
     initial, final: (R·W, in + 1), [W | b] of the first layer before and after training, the rounds stacked; the images
-    span the rows of their difference. second: (R, out, W + 1), the change of [W | b] of the second layer. warnings,
-    facts: on what was undone. norms: [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and
-    after; None without one.
+        span the rows of their difference.
+    second: (R, out, W + 1), the change of [W | b] of the second layer.
+    warnings, facts: on what was undone.
+    norms: [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after; None without one.
     """
 
     initial: Tensor

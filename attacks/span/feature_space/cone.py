@@ -97,8 +97,12 @@ def _nonnegative_vertices(
 
 @dataclass
 class _Peeling:
-    """What a search has found. vertices: of F images, (D,) each. pinned: whether zeros certify them. signals: (R,), of
-    length 1, in the coordinates of `factors.left`, or None where none is known."""
+    """What a search has found.
+
+    vertices: of F images, (D,) each.
+    pinned: whether zeros certify them.
+    signals: (R,), of length 1, in the coordinates of `factors.left`, or None where none is known.
+    """
 
     factors: UpdateFactors
     layer: Tensor

@@ -40,9 +40,9 @@ from attacks.span.thresholds import INVERSION, MOMENTUM, SEARCH, Descent
 class PixelTest:
     """Tests images by the ρ of their features.
 
-    state: the parameters at which features are taken. rows: (R, D + 1), right singular vectors of the first fully
-    connected layer's update, leading ones first. pixel_range: (low, high), (1, C, 1, 1) each, of the model's input
-    space, where it is known.
+    state: the parameters at which features are taken.
+    rows: (R, D + 1), right singular vectors of the first fully connected layer's update, leading ones first.
+    pixel_range: (low, high), (1, C, 1, 1) each, of the model's input space, where it is known.
     """
 
     network: FeatureNetwork
@@ -108,7 +108,11 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: De
 
 
 class Momentum(NamedTuple):
-    """value: μ. steps: T, or how many there are to the best of what is known."""
+    """Momentum of a client, as its update shows it.
+
+    value: μ.
+    steps: T, or how many there are to the best of what is known.
+    """
 
     value: float = 0.0
     steps: float = 1.0

@@ -40,10 +40,12 @@ PROBES = 8  # random inputs by which a network is read
 class FeatureNetwork:
     """Where the features of an image enter fully connected layers.
 
-    model: any module. layers: names of its linear layers that are fed one vector per image, in the order of their use;
-    the first is not fed the pixels themselves. activation: σ with σ(first layer's output) = second layer's input, None
-    where there is no second layer or something else lies between. nonnegative: whether no feature of random images is
-    negative, as behind ReLU and pooling.
+    model: any module.
+    layers: names of its linear layers that are fed one vector per image, in the order of their use; the first is not
+        fed the pixels themselves.
+    activation: σ with σ(first layer's output) = second layer's input, None where there is no second layer or something
+        else lies between.
+    nonnegative: whether no feature of random images is negative, as behind ReLU and pooling.
     """
 
     model: nn.Module
@@ -124,7 +126,10 @@ class FeatureProblem:
 class UpdateFactors:
     """The factors U S Vᵀ of the first fully connected layer's update, cut to its rank, in float64.
 
-    left: (W, R). values: (R,). rows: (R, D + 1). exact: whether the rank falls short of the update's size, by a gap.
+    left: (W, R).
+    values: (R,).
+    rows: (R, D + 1).
+    exact: whether the rank falls short of the update's size, by a gap.
     """
 
     left: Tensor

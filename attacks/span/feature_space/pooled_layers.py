@@ -20,9 +20,13 @@ from attacks.span.feature_space.network import FeatureNetwork
 class PooledLayer:
     """A convolution, a ReLU and max pooling over windows that do not overlap.
 
-    name: of the convolution. weight: (O, T), T entries of a patch. bias: (O,). patches: (Q, T), indices into the
-    flattened input of the patch at each output position; index D stands for the zero around the image. windows: (P, K),
-    the output positions in each window. shape: (C, H, W) of the input.
+    name: of the convolution.
+    weight: (O, T), T entries of a patch.
+    bias: (O,).
+    patches: (Q, T), indices into the flattened input of the patch at each output position; index D stands for the zero
+        around the image.
+    windows: (P, K), the output positions in each window.
+    shape: (C, H, W) of the input.
     """
 
     name: str

@@ -35,10 +35,15 @@ from attacks.update.spectrum import layer_update
 class FeatureSearch:
     """What a search in one update has found so far, and where it stands; it begins with `of`.
 
-    states: the client's parameters before every SGD step that was reached. step: the one at which images are sought.
-    idle: how many passes in a row found nothing. bounds: those of the last pass. tried: how many candidates were
-    judged. best: their lowest ρ and λ. held: those that were not accepted; undetermined: how many of them passed both
-    tests. momentum: the client's, where it was found.
+    states: the client's parameters before every SGD step that was reached.
+    step: the one at which images are sought.
+    idle: how many passes in a row found nothing.
+    bounds: those of the last pass.
+    tried: how many candidates were judged.
+    best: their lowest ρ and λ.
+    held: those that were not accepted.
+    undetermined: how many of them passed both tests.
+    momentum: the client's, where it was found.
     """
 
     update: FeatureUpdate

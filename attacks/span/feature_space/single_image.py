@@ -34,7 +34,12 @@ from attacks.span.thresholds import MAP_INVERSION, SINGLE_IMAGE
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A normal distribution. mean: (D,). precision: (D, D), the inverse of its covariance. drawn: (M, D), samples."""
+    """A normal distribution.
+
+    mean: (D,).
+    precision: (D, D), the inverse of its covariance.
+    drawn: (M, D), samples.
+    """
 
     mean: Tensor
     precision: Tensor
@@ -69,9 +74,14 @@ def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.
 
 
 @dataclass(frozen=True)
-class Observed:
-    """What is known of a layer. pooled: (O, P), behind its ReLU and pooling. variance: (O, P), of their errors.
-    signals: (O, P), at these outputs. update: (O, T)."""
+class ObservedLayer:
+    """What is known of a layer.
+
+    pooled: (O, P), behind its ReLU and pooling.
+    variance: (O, P), of their errors.
+    signals: (O, P), at these outputs.
+    update: (O, T).
+    """
 
     pooled: Tensor
     variance: Tensor
@@ -86,7 +96,12 @@ class Observed:
 
 
 class Posterior(NamedTuple):
-    """mean: (D,), of a layer's input. variance: (D,). misfit: ‖update of the mean − update‖ / ‖update‖."""
+    """A normal posterior of a layer's input.
+
+    mean: (D,), of a layer's input.
+    variance: (D,).
+    misfit: ‖update of the mean − update‖ / ‖update‖.
+    """
 
     mean: Tensor
     variance: Tensor
@@ -94,7 +109,7 @@ class Posterior(NamedTuple):
 
 
 def posteriors(
-    layer: PooledLayer, observed: Observed, prior: Gaussian, count: int, generator: torch.Generator
+    layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, count: int, generator: torch.Generator
 ) -> Iterator[Posterior]:
     """What is known of the input after each linearization, over `count` samples."""
     own, samples, shares = SINGLE_IMAGE, prior.drawn[:count], None
@@ -150,9 +165,15 @@ def _noise(left: Tensor, missed: Tensor, least: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FoundImage:
-    """image: (1, C, H, W), None where a layer's input was not found. layer: the convolution to whose input the search
-    came. misfit: what that leaves of its update. decoy_misfit: what a decoy d leaves of its own. decoy_error:
-    ‖x − d‖ / ‖d − its mean colour‖ of the image x to which it came back. Both nan where no image was sought."""
+    """The image that a search came to, and how far it is to be trusted.
+
+    image: (1, C, H, W), None where a layer's input was not found.
+    layer: the convolution to whose input the search came.
+    misfit: what that leaves of its update.
+    decoy_misfit: what a decoy d leaves of its own.
+    decoy_error: ‖x − d‖ / ‖d − its mean colour‖ of the image x to which it came back. This and the last are nan where
+        no image was sought.
+    """
 
     image: Tensor | None
     layer: str
@@ -201,7 +222,7 @@ def find_image(
         observed = _observed(layers[before], best.mean.clamp_min(0), best.variance, signals, updates[before])
     prior = photographs(pixels, own.length, own.image_samples, generator)
 
-    def image_of(observed: Observed) -> tuple[Tensor, float]:
+    def image_of(observed: ObservedLayer) -> tuple[Tensor, float]:
         found = posteriors(layers[0], observed, prior, own.image_samples, generator)
         *_, (mean, _, misfit) = _reported(islice(found, own.image_steps), own.image_steps, progress)
         return pixels.inside(mean.view(1, *pixels.shape)), misfit
@@ -214,7 +235,7 @@ def find_image(
 
 
 def _maps(
-    layer: PooledLayer, observed: Observed, prior: Gaussian, generator: torch.Generator, progress: Progress
+    layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, generator: torch.Generator, progress: Progress
 ) -> Posterior:
     """The posterior of least misfit. A search that did not end at the input is followed by another, which takes the
     best mean at its word, its winners for certain, where that is near."""
@@ -240,10 +261,10 @@ def _reported(found: Iterator[Posterior], steps: int, progress: Progress) -> Ite
         yield posterior
 
 
-def _observed(layer: PooledLayer, pooled: Tensor, variance: Tensor, signals: Tensor, update: Tensor) -> Observed:
+def _observed(layer: PooledLayer, pooled: Tensor, variance: Tensor, signals: Tensor, update: Tensor) -> ObservedLayer:
     """Of flat outputs, of their variances and of the signals at them, (O · P,) each."""
     shape = len(layer.weight), -1
-    return Observed(pooled.view(shape), variance.view(shape), signals.view(shape), update)
+    return ObservedLayer(pooled.view(shape), variance.view(shape), signals.view(shape), update)
 
 
 def _outputs(layer: PooledLayer, inputs: Tensor) -> Tensor:
@@ -258,7 +279,7 @@ def _like(image: Tensor, pixels: PixelSpace, generator: torch.Generator) -> Tens
     return pixels.inside(color + (image - color).norm() / decoy.norm() * decoy)
 
 
-def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> Observed:
+def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> ObservedLayer:
     """What the first layer would show of an image (1, C, H, W) whose features get the signals (D,)."""
     fed = [image.flatten()]
     for layer in layers:

@@ -24,10 +24,15 @@ from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 class FeatureUpdate:
     """The update of the first two fully connected layers, and what else a search in feature space needs to know.
 
-    initial: the parameters sent to the client, in float32. factors: U S Vᵀ of the first layer's update, cut to the rank
-    for λ. rows: (R, D + 1), its right singular vectors up to the rank for ρ, float32. test: (k, W + 1), those of the
-    second layer, or None where there is none. trained: names of trained parameters. count: N. shape: (C, H, W).
-    pixel_range: (low, high), (1, C, 1, 1) each, in the model's input space, where known. ignored: on what was left out.
+    initial: the parameters sent to the client, in float32.
+    factors: U S Vᵀ of the first layer's update, cut to the rank for λ.
+    rows: (R, D + 1), its right singular vectors up to the rank for ρ, float32.
+    test: (k, W + 1), those of the second layer, or None where there is none.
+    trained: names of trained parameters.
+    count: N.
+    shape: (C, H, W).
+    pixel_range: (low, high), (1, C, 1, 1) each, in the model's input space, where known.
+    ignored: on what was left out.
     """
 
     network: FeatureNetwork
@@ -155,7 +160,9 @@ def _fast(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) ->
 class FoundImages(NamedTuple):
     """Images that were judged.
 
-    images: (F, C, H, W). duals: (F, K), those of the SGD step that first used them. residual, gradient: (F,), ρ and λ.
+    images: (F, C, H, W).
+    duals: (F, K), those of the SGD step that first used them.
+    residual, gradient: (F,), ρ and λ.
     step: (F,), the number of that step.
     """
 

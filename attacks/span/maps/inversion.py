@@ -57,8 +57,9 @@ Maps = Callable[[Tensor], Tensor]
 class MapTarget:
     """What is known of images: their maps at one place of the network.
 
-    maps: at the attacked parameters. wanted: (M, …), the maps that were recovered, one for each image. cost:
-    multiply-adds that the maps of one image take.
+    maps: at the attacked parameters.
+    wanted: (M, …), the maps that were recovered, one for each image.
+    cost: multiply-adds that the maps of one image take.
     """
 
     maps: Maps
@@ -77,9 +78,10 @@ class MapTarget:
 class Inverted:
     """Images with the wanted maps, as far as the descent came.
 
-    images: (M, C, H, W), the start with the smallest residual for each map. residual: (M,), ‖maps(x) − wanted‖ /
-    ‖wanted‖. decoy_error: (M,), ‖x' − d‖ / ‖d − its mean colour‖ of a decoy d that was inverted to x' from maps as
-    inexact as this image's.
+    images: (M, C, H, W), the start with the smallest residual for each map.
+    residual: (M,), ‖maps(x) − wanted‖ / ‖wanted‖.
+    decoy_error: (M,), ‖x' − d‖ / ‖d − its mean colour‖ of a decoy d that was inverted to x' from maps as inexact as
+        this image's.
     """
 
     images: Tensor
@@ -184,8 +186,11 @@ def _decoy_error(
 
 @dataclass(frozen=True)
 class PixelSpace:
-    """The space of images. shape: (C, H, W). bounds: lowest and highest value, (1, C, 1, 1) each, None where they are
-    not known."""
+    """The space of images.
+
+    shape: (C, H, W).
+    bounds: lowest and highest value, (1, C, 1, 1) each, None where they are not known.
+    """
 
     shape: tuple[int, int, int]
     bounds: tuple[Tensor, Tensor] | None
@@ -210,7 +215,8 @@ class PixelSpace:
 class Scales:
     """Images as sums of images of several sizes, each scaled up bilinearly to the full one.
 
-    sizes: (h, w) from 1 x 1, each twice the one before, to the full size. channels: C.
+    sizes: (h, w) from 1 x 1, each twice the one before, to the full size.
+    channels: C.
     """
 
     channels: int
@@ -255,9 +261,6 @@ def _descended(
     start = scales.random(starts * len(target.wanted), generator)
     coordinates = [(pixels.range * part.to(target.wanted)).requires_grad_() for part in start]
 
-    def rates(rate: float, steps: int) -> list[float]:
-        return [rate * (0.5 + 0.5 * math.cos(math.pi * (step / steps))) for step in range(steps)]
-
     def gradients(step: int) -> tuple[Tensor, ...]:
         done = step / steps
         weight = own.first_variation * (own.last_variation / own.first_variation) ** done
@@ -276,7 +279,7 @@ def _descended(
         return found
 
     variables = [(part, pixels.range * descent.rate) for part in coordinates]
-    descend(gradients, variables, steps, rates, (own.betas[0], own.betas[1]))
+    descend(gradients, variables, steps, betas=(own.betas[0], own.betas[1]))
     with torch.no_grad():
         images = pixels.inside(scales.images(coordinates))
         return images, target.misfit(images).sqrt()

@@ -38,10 +38,13 @@ class _Reached(Exception):
 class MapNetwork:
     """A pair of consecutive convolutions of a network.
 
-    first, second: their names. chain: names of the modules from the first up to the second, if running them in order,
-    and a ReLU where `rectified`, is all that lies between; else empty. shape: (C, H, W) of the maps fed to `first`.
-    positions, tested_positions: P, the number of patches that each of the two sees of an image. image_shape: (C, H, W)
-    of the network's input. nonnegative: whether no entry of random images' maps is negative, as behind a ReLU.
+    first, second: their names.
+    chain: names of the modules from the first up to the second, if running them in order, and a ReLU where `rectified`,
+        is all that lies between; else empty.
+    shape: (C, H, W) of the maps fed to `first`.
+    positions, tested_positions: P, the number of patches that each of the two sees of an image.
+    image_shape: (C, H, W) of the network's input.
+    nonnegative: whether no entry of random images' maps is negative, as behind a ReLU.
     """
 
     model: nn.Module
@@ -115,8 +118,11 @@ def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tu
 
 @dataclass(frozen=True)
 class VectorLayer:
-    """A convolution that is fed nonnegative maps, some of whose entries are zero. positions: P, the patches of a map.
-    most_rank: of its update."""
+    """A convolution that is fed nonnegative maps, some of whose entries are zero.
+
+    positions: P, the patches of a map.
+    most_rank: of its update.
+    """
 
     name: str
     module: nn.Conv2d
@@ -232,7 +238,8 @@ class BatchStatistics:
     """The mean statistics of the batches, computed from the running ones before and after training.
 
     state: parameters and buffers as they were sent, with these means in place of the running statistics; variances are
-    unbiased. layers: names of the BatchNorm layers.
+        unbiased.
+    layers: names of the BatchNorm layers.
     """
 
     state: State

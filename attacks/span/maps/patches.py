@@ -19,9 +19,9 @@ class PatchSpan:
     """Orthonormal rows that span patches of a convolution's input.
 
     filters: (G·R, C / G, k, k), R rows for each of G groups of channels; rows of zeros fill up groups that have fewer.
-    multiplicity: (1, 1, H, W), in how many patches an entry is. differences: whether the rows span differences of
-    patches, as where BatchNorm in training mode makes the signals of a channel add up to zero: the mean patch of a map
-    is then taken off all of its patches.
+    multiplicity: (1, 1, H, W), in how many patches an entry is.
+    differences: whether the rows span differences of patches, as where BatchNorm in training mode makes the signals of
+        a channel add up to zero: the mean patch of a map is then taken off all of its patches.
     """
 
     layer: nn.Conv2d

@@ -58,9 +58,11 @@ def groups(signals: Tensor, jacobians: Tensor, count: int) -> list[Tensor] | Non
 class Neighbours:
     """What images of nobody tell of maps (C, h, w) with P places, and of what a depthwise convolution made them of.
 
-    mean: (C,), axes: (C, A), of the pixels of a map. middle: (P, a) and precision: (P, a, P, a), of the last `a` axes
-    of whole maps. beside: (5, P, P), 1 where a place has another in a direction. weights: (5, A + 1, Q), which make the
-    window of a place, Q = C·k·k, of the pixels around it. errors: (M, P, Q), what they miss in each of M maps.
+    mean: (C,), axes: (C, A), of the pixels of a map.
+    middle: (P, a) and precision: (P, a, P, a), of the last `a` axes of whole maps.
+    beside: (5, P, P), 1 where a place has another in a direction.
+    weights: (5, A + 1, Q), which make the window of a place, Q = C·k·k, of the pixels around it.
+    errors: (M, P, Q), what they miss in each of M maps.
     """
 
     mean: Tensor
@@ -146,8 +148,9 @@ class Whitened:
 class Arranged:
     """The likeliest arrangement of the pixels of N images.
 
-    places: (N, P), the pixel at each place. margin: (N,), by how many nats it is likelier than the next one tried that
-    makes another map of it. misfit: mean square of what it leaves of the depthwise update, in units of the noise.
+    places: (N, P), the pixel at each place.
+    margin: (N,), by how many nats it is likelier than the next one tried that makes another map of it.
+    misfit: mean square of what it leaves of the depthwise update, in units of the noise.
     """
 
     places: Tensor

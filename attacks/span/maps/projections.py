@@ -23,8 +23,10 @@ from attacks.span.thresholds import CONE, PLACES
 class Projection:
     """A 1x1 convolution that is fed the maps of a depthwise one.
 
-    layer, depthwise: their names. norm: that of the BatchNorm behind the projection, None where there is none. size:
-    (h, w) of the maps. image_shape: (C, H, W).
+    layer, depthwise: their names.
+    norm: that of the BatchNorm behind the projection, None where there is none.
+    size: (h, w) of the maps.
+    image_shape: (C, H, W).
     """
 
     model: nn.Module
@@ -114,7 +116,11 @@ def find_projection(model: nn.Module, image_shape: tuple[int, int, int], layer: 
 
 @dataclass(frozen=True)
 class Together:
-    """maps: (N', C, h, w), those of which all places are told. arranged: of all N images."""
+    """Maps that were put together of vectors.
+
+    maps: (N', C, h, w), those of which all places are told.
+    arranged: of all N images.
+    """
 
     maps: Tensor
     arranged: Arranged

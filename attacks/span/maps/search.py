@@ -57,9 +57,11 @@ def _filtered(apply: Callable[[Tensor], Tensor], rows: Tensor, low: float, high:
 class MapCandidates:
     """Points of low ρ in the kernel, distinct and best first.
 
-    maps: (M, C, H, W). residual: (M,), ρ plus the share of negative entries. decoys: (D,), the same for projected maps
-    of other images. dimensions, eigenvalue: of the kernel, the latter its largest. way: where these are the maps, from
-    the parameters sent (0) to those returned (1); None after one step.
+    maps: (M, C, H, W).
+    residual: (M,), ρ plus the share of negative entries.
+    decoys: (D,), the same for projected maps of other images.
+    dimensions, eigenvalue: of the kernel, the latter its largest.
+    way: where these are the maps, from the parameters sent (0) to those returned (1); None after one step.
     """
 
     maps: Tensor

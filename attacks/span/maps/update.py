@@ -37,12 +37,17 @@ ROUNDING = torch.finfo(torch.float32).eps
 class MapUpdate:
     """The evidence for the maps of private images at one pair of convolutions.
 
-    sent: the parameters and statistics at which maps are returned. returned: the parameters that came back. seen: those
-    at which maps are sought: `sent` for one step, else a place on the way between the two. holds: the span of the
-    patches of maps; tests: that of what the second convolution was fed. count: N, where the rank shows it. ranks: of
-    the two updates. training_mode: whether BatchNorm normalized by the batch. left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first
-    update, r half of its rank. decay: κ, to which weight decay shrank the parameters, 1 without. warnings: on what was
-    left out or undone.
+    sent: the parameters and statistics at which maps are returned.
+    returned: the parameters that came back.
+    seen: those at which maps are sought: `sent` for one step, else a place on the way between the two.
+    holds: the span of the patches of maps.
+    tests: that of what the second convolution was fed.
+    count: N, where the rank shows it.
+    ranks: of the two updates.
+    training_mode: whether BatchNorm normalized by the batch.
+    left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first update, r half of its rank.
+    decay: κ, to which weight decay shrank the parameters, 1 without.
+    warnings: on what was left out or undone.
     """
 
     network: MapNetwork

@@ -127,9 +127,13 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
 
 @dataclass(frozen=True)
 class FoundFeatures:
-    """Feature vectors of low ρ. features: (F, D), best first. residual: (F,), their ρ. bound: on ρ, a tenth of what
-    decoys have, which are means of two of them. certified: whether they are vertices of the cone; residual is then
-    their share of silent units."""
+    """Feature vectors of low ρ.
+
+    features: (F, D), best first.
+    residual: (F,), their ρ.
+    bound: on ρ, a tenth of what decoys have, which are means of two of them.
+    certified: whether they are vertices of the cone; residual is then their share of silent units.
+    """
 
     features: Tensor
     residual: Tensor

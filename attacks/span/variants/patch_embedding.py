@@ -25,7 +25,7 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
-from attacks.networks.patch_embedding import PatchEmbedding
+from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import PATCHES, constants_of
 from attacks.update.spectrum import TINY, Spectrum
@@ -35,8 +35,11 @@ from attacks.update.spectrum import TINY, Spectrum
 class PatchUpdate:
     """The update of a patch embedding and its positions, weight decay undone, in float64.
 
-    weight: ΔW (D, n). positions: ΔE (P, D). bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it;
-    None without a trained bias. rank: of [ΔW | Δb]. decay: 1 − κ of W.
+    weight: ΔW (D, n).
+    positions: ΔE (P, D).
+    bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it; None without a trained bias.
+    rank: of [ΔW | Δb].
+    decay: 1 − κ of W.
     """
 
     weight: Tensor
@@ -66,7 +69,12 @@ class PatchUpdate:
 
 @dataclass(frozen=True)
 class SolvedPatches:
-    """patches: X (P, n). misfit: ‖ΔW − ΔEᵀX‖ / ‖ΔW‖. error: standard error of an entry of X."""
+    """The patches of an image, by least squares.
+
+    patches: X (P, n).
+    misfit: ‖ΔW − ΔEᵀX‖ / ‖ΔW‖.
+    error: standard error of an entry of X.
+    """
 
     patches: Tensor
     misfit: float

@@ -31,8 +31,11 @@ Vectors = tuple[Tensor, int]
 
 @dataclass(frozen=True)
 class VectorUpdate:
-    """Layers whose updates show how many vectors they were fed. rows: of each, (R, D + 1), as `cone_vectors` takes
-    them. count: N, which all of them show; None where there are none."""
+    """Layers whose updates show how many vectors they were fed.
+
+    rows: of each, (R, D + 1), as `cone_vectors` takes them.
+    count: N, which all of them show; None where there are none.
+    """
 
     layers: tuple[VectorLayer, ...]
     rows: tuple[Tensor, ...]

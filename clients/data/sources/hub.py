@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from clients.config import DataConfig
 from clients.data.arrays import Dataset, holdout, index_classes
-from clients.data.files import PictureFormat, PictureSplit, format_of, one_line, quiet, read_errors
+from clients.data.files import PictureFormat, PictureSplit, format_of, quiet, read_errors
 
 if TYPE_CHECKING:
     from datasets import Dataset as Table

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
+from clients.bounds import is_bomb
 from clients.config import DataConfig
 from clients.data.arrays import ArraySplit, Dataset
-from clients.data.files import bad_root, one_line, require_root
+from clients.data.files import bad_root, require_root
 
 DIGITS = tuple(map(str, range(10)))
 GARMENTS = (
@@ -20,7 +21,6 @@ GARMENTS = (
 )
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
-MOST_BYTES = 2**28  # MNIST has 47 million
 
 
 def load_mnist(config: DataConfig) -> Dataset:
@@ -72,7 +72,7 @@ def _read(path: Path, magic: int, dimensions: int) -> np.ndarray:
                 raise InputError(f"{str(path)!r} is no IDX file of this kind: its magic number is not {magic}")
             shape = struct.unpack(f">{dimensions}i", head[4:])
             size, sizes = math.prod(shape), "x".join(map(str, shape))
-            if min(shape) < 1 or size > MOST_BYTES:
+            if min(shape) < 1 or is_bomb(size, path.stat().st_size):
                 raise InputError(f"{str(path)!r} holds {sizes} pixels by its header: fetch it again")
             content = file.read(size + 1)  # no more: a few bytes may unpack to gigabytes
     except (OSError, EOFError, zlib.error) as error:

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from attacks.interface.options import BELOW_ONE, POSITIVE, above_zero_to
 from clients.config import ClientConfig, TrainingConfig
-from clients.defenses.base import Defense, DefenseContext, Sighting, Surroundings, register
-from clients.defenses.differential_privacy.guarantee import (
+from clients.defenses.base import Defense, DefenseContext, DefenseEnvironment, ObservedUpdate, register
+from clients.defenses.guarantee import (
     Adversary,
     Guarantee,
     epsilon_of,
@@ -58,7 +58,7 @@ class DPSGD(Defense):
                 f"nothing below {least:.2g}: give a larger one, or the noise_multiplier"
             )
 
-    def conflict(self, around: Surroundings) -> str:
+    def conflict(self, around: DefenseEnvironment) -> str:
         mixing = next((other.name for other in around.chain if other.mixes_images), None)
         if mixing is not None:
             return (
@@ -83,7 +83,7 @@ class DPSGD(Defense):
             )
         problems = ModuleValidator.validate(copy.deepcopy(context.model).train(), strict=False)
         if problems:
-            advice = " ".join(str(problems[0]).split())
+            advice = one_line(problems[0], most=1000)
             raise InputError(f"defense 'dp_sgd' cannot handle model {type(context.model).__name__!r}: {advice}")
         if context.config.training.dynamics == "linearized":
             raise InputError("defense 'dp_sgd' needs training.dynamics standard, not linearized")
@@ -140,18 +140,18 @@ class DPSGD(Defense):
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"clip_norm": self.max_grad_norm}
 
-    def noise_told(self, sighting: Sighting) -> float | None:
+    def noise_told(self, observed: ObservedUpdate) -> float | None:
         """Return z · C / B, the noise on every gradient, after the steps of SGD; None for adaptive optimizers."""
-        training = sighting.config.training
+        training = observed.config.training
         if training.optimizer != "sgd":
             return None
 
         def of_client(count: int) -> float:
             batch = min(training.batch_size or count, count)
-            on_gradient = self.noise(sighting.config, count) * self.max_grad_norm / batch
+            on_gradient = self.noise(observed.config, count) * self.max_grad_norm / batch
             return on_gradient * step_gain(training, planned_steps(training, count))
 
-        return sighting.averaged(*map(of_client, sighting.sizes))
+        return observed.averaged(*map(of_client, observed.sizes))
 
 
 def step_gain(training: TrainingConfig, steps: int) -> float:

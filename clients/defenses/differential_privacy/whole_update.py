@@ -13,16 +13,16 @@ from attacks.interface.options import BELOW_ONE, POSITIVE
 from clients.defenses.base import (
     Defense,
     DefenseContext,
+    DefenseEnvironment,
     Encoding,
     FlowerMod,
     Metrics,
+    ObservedUpdate,
     ServerHalf,
-    Sighting,
-    Surroundings,
     clipped,
     register,
 )
-from clients.defenses.differential_privacy.guarantee import Adversary, Guarantee, epsilon_of, gaussian_epsilon
+from clients.defenses.guarantee import Adversary, Guarantee, epsilon_of, gaussian_epsilon
 from clients.defenses.personal_layers import check_no_statistics_sent
 
 STRATEGIES = "simulator.run.central_dp"  # Flower's, with noise that fits the replies of a round
@@ -60,7 +60,7 @@ class CentralDP(Defense):
     def protect_update(self, delta: State, context: DefenseContext) -> tuple[State, Metrics]:
         return (delta if self.clipping == "server" else clipped(delta, self.clipping_norm)[0]), {}
 
-    def conflict(self, around: Surroundings) -> str:
+    def conflict(self, around: DefenseEnvironment) -> str:
         if not around.plain_mean:
             return (
                 f"defense central_dp needs the mean of the updates, weighted by images: its noise is no bound for what "
@@ -98,10 +98,10 @@ class CentralDP(Defense):
             epsilon = epsilon_of(history, self.delta)
         return Guarantee(self.name, epsilon, self.delta, "client", "observer", "add_remove")
 
-    def noise_told(self, sighting: Sighting) -> float | None:
-        if sighting.adversary == "server":
+    def noise_told(self, observed: ObservedUpdate) -> float | None:
+        if observed.adversary == "server":
             return None
-        return self.noise_multiplier * self.clipping_norm * max(sighting.shares)
+        return self.noise_multiplier * self.clipping_norm * max(observed.shares)
 
 
 def _changes_update(defense: Defense) -> bool:
@@ -161,5 +161,5 @@ class LocalDP(Defense):
     def known_to_adaptive_attacker(self) -> dict[str, float]:
         return {"clip_norm": self.clipping_norm}
 
-    def noise_told(self, sighting: Sighting) -> float:
-        return sighting.averaged(self.noise_std)
+    def noise_told(self, observed: ObservedUpdate) -> float:
+        return observed.averaged(self.noise_std)

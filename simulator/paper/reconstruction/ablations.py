@@ -32,8 +32,12 @@ NEAR = 0.5  # of the distance to the nearest other private image: an image neare
 
 
 class AblationSettings(Section):
-    """iterations, learning_rate: of the attack. rates: factors on the learning rate of training. early_loss: where
-    training stops for the variant `stopped`."""
+    """The section `settings` of the experiment's file.
+
+    iterations, learning_rate: of the attack.
+    rates: factors on the learning rate of training.
+    early_loss: where training stops for the variant `stopped`.
+    """
 
     iterations: Count = 80_000
     learning_rate: Positive = 0.02

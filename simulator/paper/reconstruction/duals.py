@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk, kernel_duals, relative_residual
-from clients.chain import Link
+from clients.chain import ChainedDefense
 from clients.config import Section, TrainingConfig
 from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
@@ -102,7 +102,12 @@ class ResidualAccumulator(Defense):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A trained network, all in float64. initial: θ₀. delta: Δθ. duals: (N, K), added up in training."""
+    """A trained network, all in float64.
+
+    initial: θ₀.
+    delta: Δθ.
+    duals: (N, K), added up in training.
+    """
 
     model: nn.Module
     initial: State
@@ -118,7 +123,7 @@ def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype:
     initial = {name: value.double() for name, value in deepcopy(model.state_dict()).items()}
     followed = ResidualAccumulator(targets, training, torch.zeros_like(targets), torch.zeros_like(targets))
     context = DefenseContext(cell.client_config(use_gpu=False), 1, 0, model)
-    report = train(model, images, targets, training, torch.Generator(), [Link(followed, context)])
+    report = train(model, images, targets, training, torch.Generator(), [ChainedDefense(followed, context)])
     delta = {name: value - initial[name] for name, value in model.double().state_dict().items()}
     return Fit(model, initial, delta, followed.duals.double(), report)
 

@@ -141,8 +141,12 @@ COMPARED = "both compared"  # rows of data.csv with the difference of gradients,
 
 
 class MinibatchSettings(Section):
-    """candidates: sizes M of the reconstruction. batch: |B|. compared: M where gradients are compared, for each of
-    compared_batches."""
+    """The section `settings` of the experiment's file.
+
+    candidates: sizes M of the reconstruction.
+    batch: |B|.
+    compared: M where gradients are compared, for each of compared_batches.
+    """
 
     candidates: list[Count] = Field([100, 1000, 10_000])
     batch: Count = 100

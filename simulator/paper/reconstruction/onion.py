@@ -36,11 +36,17 @@ RIDGE = 1e-5  # of kernel regression, as for distilled sets, in units of the ker
 
 
 class OnionSettings(Section):
-    """drop: images left out in each stage. until: images of the last stage. width_per_image: of both hidden layers.
-    balanced: whether the same number is left out of each class. underfit_loss: where training stops in a second pass
-    through all stages; None for no second pass. draws: random subsets to compare with. reference_images: images of the
-    onion at infinite width, which |α| peels without training or attack. iterations, learning_rate, attack: options of
-    the attack, `attack` all further ones."""
+    """The section `settings` of the experiment's file.
+
+    drop: images left out in each stage.
+    until: images of the last stage.
+    width_per_image: of both hidden layers.
+    balanced: whether the same number is left out of each class.
+    underfit_loss: where training stops in a second pass through all stages; None for no second pass.
+    draws: random subsets to compare with.
+    reference_images: images of the onion at infinite width, which |α| peels without training or attack.
+    iterations, learning_rate, attack: options of the attack, `attack` all further ones.
+    """
 
     drop: Count = 20
     until: Count = 100

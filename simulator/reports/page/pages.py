@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from attacks import InputError
-from simulator.errors import one_line
+from attacks.interface.errors import one_line
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import benchmark_verdict
 from simulator.reports.benchmark_figures import draw_benchmark
@@ -136,7 +136,7 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:
     try:
         return picture_of(run, row, most)
     except (InputError, OSError, LookupError) as error:
-        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(str(error))}")
+        say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(error)}")
         return None
 
 

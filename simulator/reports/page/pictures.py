@@ -12,7 +12,7 @@ import pandas as pd
 from PIL import Image
 from torch import Tensor
 
-from attacks.interface.pictures import stretched
+from attacks.interface.normalization import stretched
 from simulator.reports.drawing import DPI, Drawn
 from simulator.reports.verdict_words import counted, sentence
 from simulator.results.columns import leakage_floor

@@ -1,6 +1,6 @@
 import pytest
 
-from attacks.interface.errors import nearest
+from attacks.interface.errors import did_you_mean
 
 STRATEGIES = ["Bulyan", "FedAdam", "FedAvg", "FedMedian", "FedYogi", "Krum"]
 
@@ -21,4 +21,4 @@ STRATEGIES = ["Bulyan", "FedAdam", "FedAvg", "FedMedian", "FedYogi", "Krum"]
     ],
 )
 def test_a_wrong_name_leads_to_what_was_meant(word, known, says):
-    assert nearest(word, known) == says
+    assert did_you_mean(word, known) == says

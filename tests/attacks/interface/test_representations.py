@@ -10,7 +10,7 @@ from skimage.io import imread
 from torch import nn
 
 from attacks import Knowledge, Observation, Reconstruction
-from attacks.interface.pictures import Pictures, png
+from attacks.interface.normalization import Pictures, png
 
 
 def read(data):

@@ -6,7 +6,7 @@ import torch
 
 from attacks.scoring.images import Identification, Pool, count_images
 from attacks.scoring.leakage import score
-from attacks.scoring.null import Observed, Others, p_value, permutation_null
+from attacks.scoring.null import ObservedScores, Others, p_value, permutation_null
 
 
 def textures(count, seed=0, shape=(1, 8, 8)):
@@ -152,7 +152,9 @@ def other_images(classes=(0, 0)):
 
 
 def observed(leakage, classes=(0,), recovered=1):
-    return Observed(leakage, {"recovered": recovered, "held": 0}, np.array(classes), np.ones(len(classes), dtype=int))
+    return ObservedScores(
+        leakage, {"recovered": recovered, "held": 0}, np.array(classes), np.ones(len(classes), dtype=int)
+    )
 
 
 def test_the_null_by_hand():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attacks import Observation
-from attacks.update.capacity import image_capacity
+from attacks.update.private_set import image_capacity
 from tests.attacks.user_networks import Quickstart
 
 

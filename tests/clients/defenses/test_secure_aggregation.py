@@ -6,7 +6,7 @@ import torch
 from flwr.common.secure_aggregation.quantization import dequantize, quantize
 
 from clients.defenses import DefenseContext
-from clients.defenses.base import Sighting
+from clients.defenses.base import ObservedUpdate
 from tests.clients.defenses.parts import config, make
 
 
@@ -37,7 +37,7 @@ def test_its_error_is_a_step_of_the_defaults_grown_by_the_weight():
     assert float(error.square().mean()) == pytest.approx(step**2 / 6, rel=0.05)  # ∫ f (1 − f) df = 1/6
     plain = make("secure_aggregation").protect_update(delta, where({}))[0]
     assert plain is delta
-    seen = Sighting(config(), "server", (8, 8), (0.25, 0.75))
+    seen = ObservedUpdate(config(), "server", (8, 8), (0.25, 0.75))
     told = make("secure_aggregation", rounding=True).noise_told(seen)
     assert told == pytest.approx(step / math.sqrt(6) * math.sqrt(0.0625 + 0.5625), rel=1e-3)
     assert make("secure_aggregation").noise_told(seen) is None and not make("secure_aggregation").tells_noise_to(

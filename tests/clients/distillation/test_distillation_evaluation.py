@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.distillation.evaluation import Evaluation
+from clients.distillation.evaluation import Learners
 
 
 def normal(*shape, seed):
@@ -24,7 +24,7 @@ def case(request):
     test = normal(300, 1, 3, 3, seed=0)
     labels = torch.randint(max(2, request.param), (300,), generator=torch.Generator().manual_seed(1))
     images, targets = normal(6, 1, 3, 3, seed=2), normal(6, request.param, seed=3)
-    return Evaluation(model, linear_kernel, test, labels, ridge=1e-12), images, targets
+    return Learners(model, linear_kernel, test, labels, ridge=1e-12), images, targets
 
 
 def with_ones(images):
@@ -69,7 +69,7 @@ def test_standard_training_stops_at_the_limit_and_its_mse_is_that_of_the_network
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(9, 2)).eval()
     images, targets = normal(6, 1, 3, 3, seed=2), normal(6, 2, seed=3)
-    evaluation = Evaluation(model, linear_kernel, images, torch.zeros(6).long(), max_steps=1)
+    evaluation = Learners(model, linear_kernel, images, torch.zeros(6).long(), max_steps=1)
     trained = evaluation.standard(images, targets)
     assert trained.steps == trained.limit == 1
     assert trained.mse == pytest.approx(((model(images) - targets) ** 2).sum(1).mean().item(), rel=1e-5)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
-from clients.chain import Link
+from clients.chain import ChainedDefense
 from clients.config import ModelConfig, ModelOptionError, TrainingConfig
 from clients.models import build_model
 from clients.training import train
@@ -101,7 +101,7 @@ def test_gradients_of_single_images_can_be_taken():
     defense = make("dp_sgd", noise_multiplier=1e-9, max_grad_norm=100.0)
     defense.check(where)
     trained(plain, steps=2)
-    trained(private, hooks=[Link(defense, where)], steps=2)
+    trained(private, hooks=[ChainedDefense(defense, where)], steps=2)
     for one, other in zip(plain.parameters(), private.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 

@@ -5,14 +5,14 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from simulator.evaluation.attack_run import AttackRun
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 NOISY = {"name": "s", "defenses": [{"name": "noise", "scale": 0.5}]}
 
 
 def attack_run(adaptive):
     config = AttackConfig.model_validate({"name": "mean_image", "adaptive": adaptive})
-    return AttackRun.of(config, validate(Source(NOISY)))
+    return AttackRun.of(config, validate(YamlSource(NOISY)))
 
 
 def test_an_adaptive_attack_knows_the_defense_and_another_does_not():

@@ -4,7 +4,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from simulator.adversary.reply import Participation
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 CLIENTS, FRACTION = 40, 0.25
 
@@ -21,7 +21,7 @@ def chosen(monkeypatch):
             "federation": {"clients": CLIENTS, "fraction": FRACTION},
             "defenses": [{"name": "central_dp", "sampling": sampling}],
         }
-        participation = Participation(validate(Source(content)), {i: 100 + i for i in range(CLIENTS)})
+        participation = Participation(validate(YamlSource(content)), {i: 100 + i for i in range(CLIENTS)})
         content = RecordDict({"config": ConfigRecord({})})
         messages = [Message(content=content, message_type="train", dst_node_id=100 + i) for i in range(10)]
         sent = [participation.readdress(round, messages) for round in range(1, rounds + 1)]

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 
 from attacks import InputError
-from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
+from clients.defenses.guarantee import Guarantee, to_json
 from clients.local_update import load_data
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import CellRecorder
@@ -17,7 +17,7 @@ from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 WEIGHT = "1.weight"  # of a network without hidden layers
 NODES = {0: 70, 1: 71}  # partition: node
@@ -87,7 +87,7 @@ def federate(tmp_path, monkeypatch):
             "adversary": {"threat_models": threat_models, "attacks": ["ntk"]} | adversary,
             "output": {"keep": keep},
         }
-        cell = validate(Source(content)).cells()[0]
+        cell = validate(YamlSource(content)).cells()[0]
         store, queue = CellStore(tmp_path), NoAttacks()
         store.create(cell.scenario.model, (1, 8, 8), 10, 0)
         recorder = CellRecorder(cell, store, load_data(cell.client_config(use_gpu=False)), queue.submit, queue.note)

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from attacks import Knowledge
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 

@@ -12,8 +12,8 @@ from attacks import Knowledge
 from simulator.cli.inputs import looks_swapped
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
-from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import claimed
 from simulator.scenario.scenario import load_scenario
 
 

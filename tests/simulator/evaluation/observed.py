@@ -6,13 +6,13 @@ from simulator.evaluation.job import Job, Setting
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell, validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 
 def make_job(root, client, timeout=3600.0, **swept):
     """An attack that takes no time on what `client` returned."""
     adversary = {"timeout": timeout, "attacks": ["mean_image"]}
-    scenario = validate(Source({"name": "s", "data": {"public": 30, "test": 30}, "adversary": adversary}))
+    scenario = validate(YamlSource({"name": "s", "data": {"public": 30, "test": 30}, "adversary": adversary}))
     return Job(Setting.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0])
 
 

@@ -12,7 +12,7 @@ from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import Dispatcher
 from simulator.evaluation.job import attack
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
-from simulator.results.storage import Material
+from simulator.results.storage import ObservationMetadata
 from simulator.run.cluster import stop_ray, worker_environment
 from tests.simulator.evaluation.fake_actor import Handle
 from tests.simulator.evaluation.observed import make_job, observed_run
@@ -59,10 +59,10 @@ def test_a_worker_that_dies_takes_no_job_but_its_own_with_it(observed, slotless)
 
 def test_what_travels_names_no_folder_of_the_run(observed):
     job = make_job(observed.root, 1)
-    material = Material.read(observed, job.key)
-    contents = {label: read() for label, (_, read) in material.sources(observed).items()}
-    assert str(observed.root).encode() not in cloudpickle.dumps((job.for_workers, material, contents))
-    assert attack(job.for_workers, material, contents, Reporter()).result.leakage[0]["status"] == "ok"
+    metadata = ObservationMetadata.read(observed, job.key)
+    contents = {label: read() for label, (_, read) in metadata.tensor_files(observed).items()}
+    assert str(observed.root).encode() not in cloudpickle.dumps((job.for_workers, metadata, contents))
+    assert attack(job.for_workers, metadata, contents, Reporter()).result.leakage[0]["status"] == "ok"
 
 
 class FakeRay:

@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from simulator.evaluation.evaluator import evaluate, told_classes
 from simulator.evaluation.truth import Truth
 from simulator.scenario.scenario import Scenario

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks import Knowledge, get_attack, torch_generator
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, Setting, run_job

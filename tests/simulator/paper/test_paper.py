@@ -32,11 +32,11 @@ from simulator.paper.reconstruction.curves import (
 from simulator.paper.records import natural
 from simulator.run.display import Display
 from simulator.scenario.scenario import load_source
-from simulator.scenario.yaml_source import Source, read_yaml
+from simulator.scenario.yaml_source import YamlSource, read_yaml
 from tests.simulator.conftest import ray_stays_up
 
 
-def run_of(source: Source, out) -> ExperimentRun:
+def run_of(source: YamlSource, out) -> ExperimentRun:
     return ExperimentRun("test", "quick", source, out, Display(), lambda *_: None, lambda _: None)
 
 
@@ -89,13 +89,13 @@ def test_what_a_file_sweeps_can_be_narrowed():
 
 def test_paired_keys_move_together():
     content = {"name": "x", "sweep": {"model.width + seed": [[8, 1], [16, 2]], "training.epochs": [1, 2]}}
-    cells = load_source(Source(content)).cells()
+    cells = load_source(YamlSource(content)).cells()
     points = {(c.scenario.model.options["width"], c.scenario.seed, c.scenario.training.epochs) for c in cells}
     assert points == {(8, 1, 1), (8, 1, 2), (16, 2, 1), (16, 2, 2)}
     assert cells[0].swept["model.width"] == 8 and cells[0].swept["seed"] == 1
     content["sweep"] = {"model.width + seed": [[8]]}
     with pytest.raises(InputError, match="needs a list of 2 values"):
-        load_source(Source(content))
+        load_source(YamlSource(content))
 
 
 def test_rank_correlation_within_groups_and_pairs():
@@ -188,24 +188,24 @@ class Small(Section):
 
 
 def test_settings_of_an_experiment_are_validated(tmp_path):
-    source = Source({"name": "x", "settings": {"size": 5}})
+    source = YamlSource({"name": "x", "settings": {"size": 5}})
     assert run_of(source, tmp_path).check(Small) == Small(size=5)
     with pytest.raises(InputError, match=r"settings\.sise"):
-        run_of(Source({"settings": {"sise": 5}}, {("settings", "sise"): "x.yaml, line 1"}), tmp_path).check(Small)
+        run_of(YamlSource({"settings": {"sise": 5}}, {("settings", "sise"): "x.yaml, line 1"}), tmp_path).check(Small)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
-    run = run_of(Source({"name": "x"}), tmp_path / "out")
+    run = run_of(YamlSource({"name": "x"}), tmp_path / "out")
     claim_folder(run)
-    claim_folder(run_of(Source({"name": "y"}), tmp_path / "out"))  # nothing was measured there yet
+    claim_folder(run_of(YamlSource({"name": "y"}), tmp_path / "out"))  # nothing was measured there yet
     (tmp_path / "out" / "data.csv").write_text("a\n1\n")
-    claim_folder(run_of(Source({"name": "y"}), tmp_path / "out"))
+    claim_folder(run_of(YamlSource({"name": "y"}), tmp_path / "out"))
     with pytest.raises(InputError, match="under other settings"):
         claim_folder(run)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("hello")
     with pytest.raises(InputError, match="no experiment"):
-        claim_folder(run_of(Source({"name": "x"}), tmp_path / "other"))
+        claim_folder(run_of(YamlSource({"name": "x"}), tmp_path / "other"))
 
 
 def test_errors_name_what_is_near():

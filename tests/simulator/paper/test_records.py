@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from attacks import InputError
-from simulator.cli.options import PaperCommand
+from simulator.cli.commands import PaperCommand
 from simulator.cli.paper import paper
 from simulator.paper.records import Made, check_records, decide, page_row, size_of, titles
 

@@ -12,7 +12,7 @@ from simulator.results.schema import LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 DISTILLED = torch.stack([torch.full((1, 8, 8), shade) for shade in (0.1, 0.4)])
 CONTENT = {
@@ -48,7 +48,7 @@ class FakeRun:
 @pytest.fixture
 def record(tmp_path):
     """One client, attacked in one round, with images of its own and distilled ones."""
-    scenario = validate(Source(CONTENT))
+    scenario = validate(YamlSource(CONTENT))
     store = CellStore(tmp_path)
     store.create(scenario.model, (1, 8, 8), 10, 0)
     initial = store.architecture().build().state_dict()
@@ -102,4 +102,4 @@ def large_run(path):
     samples = [sample for row in rows for sample in sample_rows(row)]
     utility = [utility_row(round, test_accuracy=round / 20) for round in range(11)]
     tables = (LEAKAGE.frame(rows), SAMPLES.frame(samples), UTILITY.frame(utility))
-    return FakeRun(path, validate(Source(CONTENT)), *tables)
+    return FakeRun(path, validate(YamlSource(CONTENT)), *tables)

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ArrayRecord
 from scipy import optimize, stats
 
-from clients.defenses.differential_privacy.guarantee import Guarantee
+from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.adversary.reply import ClientReply
 from simulator.errors import CellsFailed
@@ -21,9 +21,9 @@ from simulator.results.privacy import privacy_columns
 from simulator.results.schema import CLIENTS, LEAKAGE, UTILITY
 from simulator.results.threat_models import all_views
 from simulator.run.federation import Utility
-from simulator.run.folder import claimed
+from simulator.run.run_folder import claimed
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 COLUMNS = (
     "defense attack threat_model adaptive seeds leakage leakage_ci95 recovered_fraction recovered_fraction_ci95 "
@@ -180,7 +180,7 @@ def test_epsilon_bound_and_accuracy_are_of_the_same_clients_though_others_are_at
         "defenses": ["central_dp"],
         "adversary": {"threat_models": ["observer", "server"], "attacks": ["span"]},
     }
-    cell, ledger, asked = validate(Source(content)).cells()[0], Rows(), [[2], [2], [0, 2], [2], [0, 1]]
+    cell, ledger, asked = validate(YamlSource(content)).cells()[0], Rows(), [[2], [2], [0, 2], [2], [0, 1]]
     data = load_data(cell.client_config(use_gpu=False))
     model = make_model(cell.client_config(use_gpu=False), data)
     measured = Utility(cell, data, model, ledger)

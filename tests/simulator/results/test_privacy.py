@@ -3,7 +3,7 @@ import json
 import pandas as pd
 import pytest
 
-from clients.defenses.differential_privacy.guarantee import Guarantee, to_json
+from clients.defenses.guarantee import Guarantee, to_json
 from simulator.results.privacy import privacy_columns, privacy_notes, worst_columns
 
 CENTRAL = Guarantee("central_dp", 3.0, 1e-5, "client", "observer", "add_remove")

@@ -12,7 +12,7 @@ from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def run(tmp_path):
         "model": {"width": 16, "depth": 1},
         "adversary": {"attacks": ["best_public"]},
     }
-    scenario = validate(Source(content))
+    scenario = validate(YamlSource(content))
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump({"scenario": scenario.model_dump(mode="json")}))
     store, ledger = CellStore(tmp_path), Ledger(tmp_path)
     store.create(scenario.model, (1, 8, 8), 10, 0)

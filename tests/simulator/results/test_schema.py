@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, Pool, Reconstruction
-from attacks.interface.pictures import Normalization
+from attacks.interface.normalization import Normalization
 from docs.reference.tables import reference
 from simulator.evaluation.evaluator import MEASURES, evaluate
 from simulator.evaluation.truth import Truth

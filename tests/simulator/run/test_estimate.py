@@ -10,7 +10,7 @@ from simulator.evaluation.attack_run import attack_seconds, or_more
 from simulator.run.estimate import dearest, handling_seconds, kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_disk_that_checkpoints_take(adversary, defenses, checkpoints):
     adversary = {key: value for key, value in adversary.items() if key != "keep"}
     content = {"name": "s", "federation": {"rounds": 3, "clients": 4}, "adversary": adversary, "defenses": defenses}
     content["output"] = {"keep": keep}
-    cells = validate(Source(content)).cells()
+    cells = validate(YamlSource(content)).cells()
     assert kept_bytes(cells, [1000]) == checkpoints * 4000
 
 
@@ -49,7 +49,7 @@ def test_the_disk_that_checkpoints_take(adversary, defenses, checkpoints):
 def test_the_disk_that_waits_for_attacks(keep, rounds, defenses, checkpoints):
     federation = {"rounds": rounds, "clients": 4}
     content = {"name": "s", "federation": federation, "defenses": defenses, "output": {"keep": keep}}
-    assert waiting_bytes(validate(Source(content)).cells(), [1000]) == checkpoints * 4000
+    assert waiting_bytes(validate(YamlSource(content)).cells(), [1000]) == checkpoints * 4000
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_disk_that_waits_for_attacks(keep, rounds, defenses, checkpoints):
 def test_messages_and_scores_have_a_price(when, diagnostics, seconds):
     content = {"name": "s", "federation": {"rounds": 3, "clients": 4}, "output": {"diagnostics": diagnostics}}
     content["adversary"] = {"attacks": ["mean_image"], "when": when}
-    (cell,) = validate(Source(content)).cells()
+    (cell,) = validate(YamlSource(content)).cells()
     assert handling_seconds(cell, 1_000_000) == pytest.approx(seconds)
 
 

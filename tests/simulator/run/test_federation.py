@@ -13,8 +13,8 @@ from simulator.evaluation.job import JobResult
 from simulator.results.ledger import Ledger, finished_cells
 from simulator.run import federation
 from simulator.run.display import Display
-from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import claimed
 from simulator.run.workers import START
 from simulator.scenario.scenario import load_scenario
 
@@ -165,7 +165,7 @@ def test_a_node_that_cannot_be_a_client_stops_only_who_needs_it(grid, says):
 
 def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scenario, monkeypatch):
     looks = []
-    monkeypatch.setattr(federation.gc_tuning, "look_now", lambda: looks.append("for messages that hold each other"))
+    monkeypatch.setattr(federation.gc_tuning, "collect_now", lambda: looks.append("for messages that hold each other"))
     content = {
         "name": "diverges",
         "data": {"public": 20, "test": 20},

@@ -12,7 +12,7 @@ from clients.training import train
 from simulator.run.estimate import estimate_pretraining
 from simulator.run.pretraining import Pretraining, pretrain
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 
 def scenario(data=None, replace_head=False, own=None, precision="float32", **pretraining):
@@ -32,7 +32,7 @@ def scenario(data=None, replace_head=False, own=None, precision="float32", **pre
             "pretrain": section,
         },
     }
-    return validate(Source(content))
+    return validate(YamlSource(content))
 
 
 def start(scenario):

@@ -17,8 +17,8 @@ from simulator.results.keys import ObservationKey
 from simulator.results.ledger import finished_cells
 from simulator.results.schema import LEAKAGE
 from simulator.run.cluster import stop_ray
-from simulator.run.folder import needs_run
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import needs_run
 from simulator.scenario.scenario import load_scenario
 
 pytestmark = pytest.mark.slow

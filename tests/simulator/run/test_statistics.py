@@ -19,7 +19,7 @@ from simulator.results.storage import CellStore
 from simulator.run.plan import check_cell
 from simulator.run.strategies import defended_strategy
 from simulator.scenario.scenario import validate
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 NODES = {0: 70, 1: 71}  # partition: node
 GRID = SimpleNamespace(get_node_ids=lambda: list(NODES.values()))
@@ -44,7 +44,7 @@ def cell_of(strategy="FedAvg", defenses=(), **training):
         "defenses": list(defenses),
         "adversary": {"threat_models": ["server", "observer", "server_history"]},
     }
-    return validate(Source(content)).cells()[0]
+    return validate(YamlSource(content)).cells()[0]
 
 
 @pytest.fixture

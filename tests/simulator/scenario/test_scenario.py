@@ -8,7 +8,7 @@ from simulator.results.threat_models import all_views
 from simulator.run.plan import expected_views, make_plan
 from simulator.scenario.scenario import load_scenario, validate
 from simulator.scenario.sweep import short_keys
-from simulator.scenario.yaml_source import Source
+from simulator.scenario.yaml_source import YamlSource
 
 
 @pytest.fixture
@@ -327,9 +327,9 @@ def test_the_hospital_s_scenario_has_the_published_settings_and_can_run():
 @pytest.mark.parametrize("keep", ["lats", {"last": 0}, {"last": "3"}, {"lst": 3}, 3, None, {}, {"last": 3, "x": 1}])
 def test_which_rounds_are_kept_is_said_in_one_of_three_ways(keep):
     with pytest.raises(InputError, match=r"output.keep.*: write attacked, all, or \{last: K\}"):
-        validate(Source({"name": "s", "output": {"keep": keep}}))
+        validate(YamlSource({"name": "s", "output": {"keep": keep}}))
 
 
 def test_the_last_rounds_can_be_kept():
-    assert validate(Source({"name": "s", "output": {"keep": {"last": 3}}})).kept_rounds == 3
-    assert validate(Source({"name": "s"})).kept_rounds is None
+    assert validate(YamlSource({"name": "s", "output": {"keep": {"last": 3}}})).kept_rounds == 3
+    assert validate(YamlSource({"name": "s"})).kept_rounds is None

@@ -15,8 +15,8 @@ from clients.models import build_model
 from simulator.audit.run_audit import audit
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
-from simulator.run.folder import claimed
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import claimed
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 from tests.simulator.audit.recorded import SHAPE, digits, record

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation
-from attacks.networks.patch_embedding import find_patch_embedding
+from attacks.networks.vision_transformer import find_patch_embedding
 from tests.attacks.span.conftest import run
 
 SIDE, PATCH, WIDTH, COUNT = 16, 4, 64, 16

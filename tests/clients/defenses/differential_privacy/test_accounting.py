@@ -1,7 +1,7 @@
 import pytest
 from opacus.accountants import RDPAccountant
 
-from clients.defenses.differential_privacy.guarantee import (
+from clients.defenses.guarantee import (
     Guarantee,
     epsilon_of,
     from_json,

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 from torch import nn
 
-from clients.chain import Link
+from clients.chain import ChainedDefense
 from clients.config import TrainingConfig
 from clients.training import train
 from tests.clients.defenses.differential_privacy.lower_bound import epsilon_lower_bound, p_value
@@ -33,7 +33,7 @@ def audited(seed, multiplier, added=None):
     where = context(model=model, steps=STEPS, epochs=None, batch_size=None, learning_rate=1e-3)
     where = type(where)(where.config.model_copy(update={"seed": seed}), 1, 0, model)
     defense = make("dp_sgd", noise_multiplier=multiplier if added is None else added)
-    train(model, images, targets, training, torch.Generator().manual_seed(seed), [Link(defense, where)])
+    train(model, images, targets, training, torch.Generator().manual_seed(seed), [ChainedDefense(defense, where)])
     moved = (model[1].weight[0] - model[1].weight[1]).detach().numpy()  # towards class 0, pixel by pixel
     spent = make("dp_sgd", noise_multiplier=multiplier).privacy_spent(where, STEPS, len(images))
     return spent.epsilon, epsilon_lower_bound(moved, included, GUESSES, spent.delta)

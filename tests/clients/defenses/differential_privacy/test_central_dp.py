@@ -4,7 +4,7 @@ import pytest
 
 from clients.config import TrainingConfig
 from clients.defenses import DefenseContext
-from clients.defenses.base import Sighting, Surroundings
+from clients.defenses.base import DefenseEnvironment, ObservedUpdate
 from tests.clients.defenses.differential_privacy.gaussian import delta_of
 from tests.clients.defenses.parts import config, context, make
 
@@ -35,8 +35,8 @@ def test_secret_coins_amplify_and_count_all_rounds():
 
 def test_only_the_observer_is_told_the_noise():
     defense, settings = make("central_dp", noise_multiplier=2.0, clipping_norm=0.5), config()
-    assert defense.noise_told(Sighting(settings, "server", (3,), (1.0,))) is None
-    assert defense.noise_told(Sighting(settings, "observer", (3, 1), (0.75, 0.25))) == 0.75
+    assert defense.noise_told(ObservedUpdate(settings, "server", (3,), (1.0,))) is None
+    assert defense.noise_told(ObservedUpdate(settings, "observer", (3, 1), (0.75, 0.25))) == 0.75
 
 
 @pytest.mark.parametrize("behind", ["top_k", "noise", "local_dp"])
@@ -44,7 +44,7 @@ def test_what_clients_clip_may_not_be_changed_again(behind):
     defense = make("central_dp", clipping="client")
     training = TrainingConfig()
     after, before = (defense, make(behind)), (make(behind), defense, make("secure_aggregation"))
-    assert f"has to come after {behind}" in defense.conflict(Surroundings(after, training))
-    assert defense.conflict(Surroundings(before, training)) == ""
+    assert f"has to come after {behind}" in defense.conflict(DefenseEnvironment(after, training))
+    assert defense.conflict(DefenseEnvironment(before, training)) == ""
     at_server = make("central_dp")
-    assert at_server.conflict(Surroundings((at_server, make(behind)), training)) == ""
+    assert at_server.conflict(DefenseEnvironment((at_server, make(behind)), training)) == ""

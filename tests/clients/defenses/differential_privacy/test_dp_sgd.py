@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from clients.chain import Link
+from clients.chain import ChainedDefense
 from clients.config import TrainingConfig
 from clients.defenses import DEFENSES, DefenseContext
-from clients.defenses.base import Sighting, Surroundings
-from clients.defenses.differential_privacy.guarantee import LARGEST_ORDER, smallest_epsilon
+from clients.defenses.base import DefenseEnvironment, ObservedUpdate
+from clients.defenses.guarantee import LARGEST_ORDER, smallest_epsilon
 from clients.training import FedProx, train
 from tests.clients.defenses.parts import config, context, make
 
@@ -26,7 +26,7 @@ def test_dp_sgd_without_noise_and_with_a_wide_bound_is_sgd(proximal):
     training = TrainingConfig(steps=5, learning_rate=0.5)
     train(plain, images, targets, training, torch.Generator().manual_seed(0), [FedProx(proximal)])
     defense = make("dp_sgd", noise_multiplier=1e-9, max_grad_norm=100.0)
-    chain = [Link(defense, context(model=private, steps=5, epochs=None, batch_size=None))]
+    chain = [ChainedDefense(defense, context(model=private, steps=5, epochs=None, batch_size=None))]
     train(private, images, targets, training, torch.Generator().manual_seed(0), [FedProx(proximal), *chain])
     torch.testing.assert_close(private[1].weight, plain[1].weight, rtol=1e-4, atol=1e-5)
 
@@ -62,7 +62,7 @@ def test_dp_sgd_clips_the_gradient_of_each_image():
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
         total += gradient * min(1.0, 0.1 / float(gradient.norm()))
     defense = make("dp_sgd", noise_multiplier=1e-9, max_grad_norm=0.1)
-    chain = [Link(defense, context(model=model, steps=1, epochs=None, batch_size=None))]
+    chain = [ChainedDefense(defense, context(model=model, steps=1, epochs=None, batch_size=None))]
     train(model, images, targets, TrainingConfig(steps=1, learning_rate=1.0), torch.Generator(), hooks=chain)
     after = torch.cat([value.detach().flatten() for value in model.state_dict().values()])
     torch.testing.assert_close(before - after, total / 8, rtol=1e-4, atol=1e-6)
@@ -107,7 +107,7 @@ def test_an_empty_poisson_batch_takes_a_step_of_noise():
     model, images, targets = linear_data()
     before = model[1].weight.detach().clone()
     defense = make("dp_sgd", noise_multiplier=1.0)
-    chain = [Link(defense, context(model=model, steps=40, epochs=None, batch_size=1))]
+    chain = [ChainedDefense(defense, context(model=model, steps=40, epochs=None, batch_size=1))]
     report = train(
         model, images, targets, TrainingConfig(steps=40, batch_size=1), torch.Generator().manual_seed(0), hooks=chain
     )
@@ -123,17 +123,24 @@ def test_the_noise_that_is_told_is_that_of_an_update_that_is_noise_alone(momentu
     where = context(model=model, **training)
     defense = make("dp_sgd", noise_multiplier=1.5, max_grad_norm=2.0)
     images, targets = torch.zeros(8, 1, 1, 3000), torch.arange(8) % 3
-    train(model, images, targets, where.config.training, torch.Generator().manual_seed(0), [Link(defense, where)])
-    told = defense.noise_told(Sighting(where.config, "server", (8,), (1.0,)))
+    train(
+        model,
+        images,
+        targets,
+        where.config.training,
+        torch.Generator().manual_seed(0),
+        [ChainedDefense(defense, where)],
+    )
+    told = defense.noise_told(ObservedUpdate(where.config, "server", (8,), (1.0,)))
     assert float(model[1].weight.detach().std()) == pytest.approx(told, rel=0.03)
 
 
 def test_in_a_mean_the_noise_of_clients_averages_out():
     where, defense = context(), make("dp_sgd", noise_multiplier=1.0)
-    alone = defense.noise_told(Sighting(where.config, "server", (8,), (1.0,)))
-    four = defense.noise_told(Sighting(where.config, "observer", (8,) * 4, (0.25,) * 4))
+    alone = defense.noise_told(ObservedUpdate(where.config, "server", (8,), (1.0,)))
+    four = defense.noise_told(ObservedUpdate(where.config, "observer", (8,) * 4, (0.25,) * 4))
     assert four == pytest.approx(alone / 2)
-    assert defense.noise_told(Sighting(context(optimizer="adam").config, "server", (8,), (1.0,))) is None
+    assert defense.noise_told(ObservedUpdate(context(optimizer="adam").config, "server", (8,), (1.0,))) is None
 
 
 @pytest.mark.parametrize("other", sorted(name for name, defense in DEFENSES.items() if defense.mixes_images))
@@ -141,13 +148,13 @@ def test_in_a_mean_the_noise_of_clients_averages_out():
 def test_dp_sgd_on_what_depends_on_several_images_is_a_conflict(other, first):
     defense = make("dp_sgd")
     chain = (defense, make(other)) if first else (make(other), defense)
-    assert f"{other} and dp_sgd exclude each other" in defense.conflict(Surroundings(chain, TrainingConfig()))
+    assert f"{other} and dp_sgd exclude each other" in defense.conflict(DefenseEnvironment(chain, TrainingConfig()))
 
 
 def test_dp_sgd_with_data_dependent_stopping_is_a_conflict():
     defense = make("dp_sgd")
-    assert "stop_at_loss" in defense.conflict(Surroundings((defense,), TrainingConfig(stop_at_loss=0.1)))
-    assert defense.conflict(Surroundings((make("clipping"), defense), TrainingConfig())) == ""
+    assert "stop_at_loss" in defense.conflict(DefenseEnvironment((defense,), TrainingConfig(stop_at_loss=0.1)))
+    assert defense.conflict(DefenseEnvironment((make("clipping"), defense), TrainingConfig())) == ""
 
 
 def test_what_derives_images_from_all_of_them_says_so():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.clientapp.mod import LocalDpMod
 
-from clients.defenses.base import Sighting
+from clients.defenses.base import ObservedUpdate
 from tests.clients.defenses.differential_privacy.gaussian import delta_of
 from tests.clients.defenses.parts import context, make
 
@@ -47,6 +47,6 @@ def test_a_sensitivity_that_is_declared_smaller_protects_less_and_is_accounted_f
 
 def test_the_observer_of_a_mean_is_told_the_noise_of_the_mean():
     defense, config = make("local_dp"), context().config
-    assert defense.noise_told(Sighting(config, "server", (8,), (1.0,))) == pytest.approx(defense.noise_std)
-    seen = Sighting(config, "observer", (8, 24), (0.25, 0.75))
+    assert defense.noise_told(ObservedUpdate(config, "server", (8,), (1.0,))) == pytest.approx(defense.noise_std)
+    seen = ObservedUpdate(config, "observer", (8, 24), (0.25, 0.75))
     assert defense.noise_told(seen) == pytest.approx(defense.noise_std * math.sqrt(0.0625 + 0.5625))

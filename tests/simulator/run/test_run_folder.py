@@ -20,10 +20,10 @@ from simulator.results import ledger as ledger_file
 from simulator.results.disk import LOCK
 from simulator.results.ledger import JOURNAL, Ledger
 from simulator.run import engine
-from simulator.run import folder as folder_file
+from simulator.run import run_folder as folder_file
 from simulator.run.display import Display
-from simulator.run.folder import claimed, inputs_of, needs_run
 from simulator.run.plan import make_plan
+from simulator.run.run_folder import claimed, inputs_of, needs_run
 from simulator.scenario.scenario import load_scenario
 
 

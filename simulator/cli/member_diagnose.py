@@ -8,8 +8,8 @@ from attacks.calibration import Calibrated
 from attacks.gradient_membership import tell_members
 from attacks.scoring.images import Distinct
 from attacks.update.spectrum import infer_image_count
+from simulator.cli.commands import DiagnoseCommand, MemberCommand
 from simulator.cli.inputs import observe
-from simulator.cli.options import DiagnoseCommand, MemberCommand
 from simulator.cli.output import Answer, out, records, say, show_warnings
 from simulator.evaluation import candidate_images
 from simulator.evaluation.image_files import read_truth

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from attacks.interface.plugins import allow_code
+from simulator.audit import MINUTES, TIMEOUT
 
 
 def _allow(wanted: bool) -> bool:
@@ -146,11 +147,13 @@ class AuditCommand:
         list[str], typer.Option("--threat-model", help="server, observer or history; may be repeated; default all")
     ] = field(default_factory=list)
     seed: Annotated[int, typer.Option(min=0, help="of every random number of the attacks")] = 0
-    timeout: Annotated[float, typer.Option(min=1, help="processor seconds that one attack may take")] = 600.0
+    timeout: Annotated[float, typer.Option(min=1, help="processor seconds that one attack may take")] = TIMEOUT
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0, help="of an idle machine, after which the audit ends; 0: when all is done; default 5, 0 of a gate"
+            min=0,
+            help="of an idle machine, after which the audit ends; 0: when all is done; "
+            f"default {MINUTES:g}, 0 of a gate",
         ),
     ] = None
     workers: Annotated[

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks import InputError, Knowledge
 from clients.data.partition import FederatedData
-from clients.defenses.base import Sighting
+from clients.defenses.base import ObservedUpdate
 from clients.training import make_optimizer, planned_steps
 from simulator.results.storage import make_knowledge
 from simulator.results.threat_models import CheckpointSource, View
@@ -28,7 +28,7 @@ def defense_facts(cell: Cell, data: FederatedData, view: View, clients: Sequence
     shares = tuple(size / sum(sizes) for size in sizes)
     if view.source is CheckpointSource.GLOBAL and scenario.poisson:
         shares = (1 / (scenario.federation.clients * scenario.federation.fraction),) * len(sizes)
-    return scenario.defense_facts(Sighting(cell.client_config(use_gpu=False), view.adversary, sizes, shares))
+    return scenario.defense_facts(ObservedUpdate(cell.client_config(use_gpu=False), view.adversary, sizes, shares))
 
 
 def grant(

@@ -21,9 +21,10 @@ Adversary = Literal["server", "observer"]
 class Guarantee:
     """(ε, δ) differential privacy of all rounds so far.
 
-    mechanism: label of its defense. unit: it hides one image (`record`) or everything that a client does (`client`).
-    adjacency: neighbouring data have one unit more (`add_remove`) or another one (`replace_one`). nominal_epsilon: of
-    the mechanism's own formula, if that is another number.
+    mechanism: label of its defense.
+    unit: it hides one image (`record`) or everything that a client does (`client`).
+    adjacency: neighbouring data have one unit more (`add_remove`) or another one (`replace_one`).
+    nominal_epsilon: of the mechanism's own formula, if that is another number.
     """
 
     mechanism: str

@@ -21,10 +21,11 @@ SAME_ROW = 1e-3  # of a gradient: the distance of equal rows, which float32 adds
 class PatchEmbedding:
     """The layer that embeds patches, and the positions that are added to its output.
 
-    weight, bias: names of its parameters; the weight is (D, n) once flattened, n pixels in a patch. source: (P, n),
-    index of each entry of a patch among the image's flattened pixels. scale, offset: (P, n), the layer is fed
-    scale · pixel + offset. positions: name of the parameter that is added to the P tokens. rows: (P,), their rows in
-    it, flattened to (…, D). Both are None if no positions are learned.
+    weight, bias: names of its parameters; the weight is (D, n) once flattened, n pixels in a patch.
+    source: (P, n), index of each entry of a patch among the image's flattened pixels.
+    scale, offset: (P, n), the layer is fed scale · pixel + offset.
+    positions: name of the parameter that is added to the P tokens.
+    rows: (P,), their rows in it, flattened to (…, D). Both are None if no positions are learned.
     """
 
     weight: str

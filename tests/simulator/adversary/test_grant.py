@@ -3,7 +3,7 @@ import torch
 
 from attacks import InputError, Knowledge
 from clients.local_update import load_data
-from simulator.adversary.knowledge import grant
+from simulator.adversary.grant import grant
 from simulator.scenario.scenario import load_scenario
 
 
