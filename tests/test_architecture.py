@@ -28,7 +28,7 @@ LAYERS = {  # folders and files directly below a package, lowest first: each may
     "simulator": "errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools paper "
     "cli server_app",
 }
-RUN_TOGETHER = 13  # classes whose fields are documented in one paragraph: the number may only fall
+RUN_TOGETHER = 12  # classes whose fields are documented in one paragraph: the number may only fall
 LONGEST_FUNCTION, MOST_PARAMETERS = 40, 6  # lines without the docstring; parameters that can be given by position
 
 

@@ -97,10 +97,13 @@ class Certainty:
     """What determines each of M candidates.
 
     error: (M,), E at the parameters sent, an L2 distance in the network's input space; infinite where a candidate is
-    not at rest, or directions outnumber equations. misfit: (M,), the F ratio, 0 where rounding is all that is left.
-    residual: (M,), ρ at the parameters sent. contradicted: (M,), share of the zeros of its own dual on units that it
-    activates before or after training; 0 for a candidate without a dual. complete: whether the duals determine all
-    images. apart: whether the second layer's update shows enough directions to tell the images' signals apart.
+        not at rest, or directions outnumber equations.
+    misfit: (M,), the F ratio, 0 where rounding is all that is left.
+    residual: (M,), ρ at the parameters sent.
+    contradicted: (M,), share of the zeros of its own dual on units that it activates before or after training; 0 for a
+        candidate without a dual.
+    complete: whether the duals determine all images.
+    apart: whether the second layer's update shows enough directions to tell the images' signals apart.
     """
 
     error: Tensor
@@ -155,7 +158,9 @@ def certainty(
 class Moves:
     """All ways in which a point of the first layer's span may move, x̃ kept at its last 1.
 
-    basis: (N − 1, N), the coordinates y. span: (N, in + 1), S Vᵀ. fed: (N − 1, R·W), what they feed the units.
+    basis: (N − 1, N), the coordinates y.
+    span: (N, in + 1), S Vᵀ.
+    fed: (N − 1, R·W), what they feed the units.
     """
 
     basis: Tensor
