@@ -15,6 +15,7 @@ from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, wri
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
 from simulator.reports.verdict import Verdict, verdict
+from simulator.rundir.exposure_rows import are_told
 from simulator.rundir.run import Run
 from simulator.terminal import print_error
 
@@ -142,9 +143,9 @@ def without_result(leakage: pd.DataFrame) -> RowsWithoutResult | None:
 
 
 def no_result(leakage: pd.DataFrame) -> NoResult | None:
-    """Return the error of a table in which no attack has a result and no candidate was tested."""
+    """Return the error of a table in which no attack has a result and nothing else is known."""
     status = leakage.status
-    if not len(status) or (status == "ok").any() or leakage.membership_told.notna().any():
+    if not len(status) or are_told(leakage).any():
         return None
     counts = ", ".join(f"{count} {name}" for name, count in status.value_counts().items())
     return NoResult(f"no attack gave a result ({counts}): nothing is known of what leaks" + again(leakage))

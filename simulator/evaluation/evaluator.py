@@ -56,6 +56,7 @@ class FinishedAttack:
 
 Measure = Callable[[FinishedAttack], dict[str, Any]]
 MEASURES: dict[str, Measure] = {}  # in the order in which they run
+WITHOUT_RESULT = ("membership", "classes")  # those that look at no reconstruction
 
 
 def measure(name: str) -> Callable[[Measure], Measure]:
@@ -99,6 +100,24 @@ OF_UPDATE: dict[str, Callable[[Observation, Knowledge], dict[str, Any]]] = {  # 
 def measure_update(observation: Observation, knowledge: Knowledge) -> tuple[dict[str, Any], list[str]]:
     """Return (columns, notes on those that are missing) of an update, whether the truth is known or not."""
     return _taken({name: partial(measure, observation, knowledge) for name, measure in OF_UPDATE.items()}, {})
+
+
+def measure_alone(
+    truth: Truth | str, observation: Observation, knowledge: Knowledge
+) -> tuple[dict[str, Any], list[str]]:
+    """Return (columns, notes on those that are missing) of what an update tells where the attack has no result. truth:
+    the reason where there is none."""
+    columns, notes = measure_update(observation, knowledge)
+    if isinstance(truth, str):
+        return columns, notes
+    attack = FinishedAttack(truth, observation, knowledge, nothing_of(observation), columns)
+    taken, more = _taken({name: partial(MEASURES[name], attack) for name in WITHOUT_RESULT}, columns)
+    return {"num_private": len(truth.private)} | taken, [*notes, *more]
+
+
+def nothing_of(observation: Observation) -> Reconstruction:
+    """Return the reconstruction of an attack that has no result: no image."""
+    return Reconstruction(torch.zeros(0, *observation.input_shape), torch.zeros(0))
 
 
 def _taken(

@@ -26,9 +26,9 @@ from simulator.evaluation.candidate_images import (
     MembershipResult,
     tell_candidates,
 )
-from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_update
+from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_alone, measure_update, nothing_of
 from simulator.evaluation.progress_board import Reporter
-from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, TruthSource
+from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.disk import make_out, write_bytes
 from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
@@ -174,10 +174,10 @@ def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, repo
         with time_limit(job.timeout, alive=reporter.still_alive):
             return finished(job, attacked, granted, partial(metadata.distilled_images, tensors))
     except (Exception, SystemExit) as error:
-        members = MembershipResult({}, [])
-        with contextlib.suppress(Exception):  # candidates are told whatever became of the attack
-            members = _candidates(job, metadata.observation(tensors), metadata.granted(tensors))
-        return Finished(fault(job, error, start, metadata.recorded, told, members), job.files(members))
+        aside = MembershipResult({}, [])
+        with contextlib.suppress(Exception), time_limit(job.timeout, alive=reporter.still_alive):
+            aside = _aside(job, metadata.recorded, metadata.observation(tensors), metadata.granted(tensors))
+        return Finished(fault(job, error, start, metadata.recorded, told, aside), job.files(aside))
 
 
 def fault(
@@ -186,10 +186,10 @@ def fault(
     start: float,
     recorded: RecordedObservation | None,
     told: str = "",
-    members: MembershipResult = MembershipResult({}, []),
+    aside: MembershipResult = MembershipResult({}, []),
 ) -> JobResult:
     """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
-    as JSON. members: the result for the candidates."""
+    as JSON. aside: what the update tells without the attack."""
     if isinstance(error, InputError) and error.in_scenario and job.setting.limit == Setting.limit:
         error = InputError(error.in_scenario)
     status, detail = "failed", one_line_error(error)
@@ -200,8 +200,8 @@ def fault(
         status, detail = "skipped", one_line(error)
     privacy, notes = ({}, []) if recorded is None else _privacy(recorded)
     spent = {"knowledge": told, "seconds": round(time.perf_counter() - start, 3)}
-    detail = "; ".join([detail, *notes, *members.notes])
-    return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **members.columns}})
+    detail = "; ".join([detail, *notes, *aside.notes])
+    return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **aside.columns}})
 
 
 def filed(job: Job, finished: Finished) -> JobResult:
@@ -247,10 +247,23 @@ def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Membe
     return MembershipResult({}, []) if source is None else tell_candidates(source, observation, granted)
 
 
+def _aside(job: Job, recorded: RecordedObservation, observation: Observation, granted: Knowledge) -> MembershipResult:
+    """Return what an update tells whatever became of the attack: which candidates and private images are members, how
+    many images each class has, and how many it has room for."""
+    members = _candidates(job, observation, granted)
+    truth = _truth(job, Attacked(recorded, observation, granted, nothing_of(observation)))
+    columns, notes = measure_alone(truth, observation, granted)
+    return members._replace(columns=columns | members.columns, notes=[*members.notes, *notes])
+
+
+def _truth(job: Job, attacked: Attacked) -> Truth | str:
+    return NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
+
+
 def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
     """Score by target: against the private images, and against the images that all clients trained on instead."""
     recorded, observation, knowledge, found = attacked
-    truth = NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
+    truth = _truth(job, attacked)
     if isinstance(truth, str):
         told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
         columns, notes = measure_update(observation, knowledge)

@@ -17,7 +17,7 @@ from simulator.results.cells import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, SAMPLES, benchmark
-from simulator.rundir.exposure_rows import exposure_rows, settings_of, worst_first, worst_of
+from simulator.rundir.exposure_rows import are_told, exposure_rows, settings_of, worst_first, worst_of
 from simulator.rundir.run import Run
 from simulator.scenario.sweep import short_keys
 
@@ -239,9 +239,9 @@ def _cut(remark: str) -> str:
 def exposure_grid(leakage: pd.DataFrame) -> Grid:
     """Make a table with the worst attack of each threat model, its knowledge, and its images."""
     rows = exposure_rows(leakage)
-    good = rows[rows.status == "ok"]
+    tested = rows[are_told(rows)]
     lines = []
-    for threat_model, own in good.groupby("threat_model", sort=False):
+    for threat_model, own in tested.groupby("threat_model", sort=False):
         worst = worst_of(own)
         auc, told = (_most(own, name, worst) for name in ("membership_auc", "membership_told"))
         lines.append(
@@ -254,6 +254,8 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
 
 
 def _images(worst: pd.Series) -> str:
+    if worst.status != "ok":
+        return "no result"
     more = worst.num_features > worst.best
     return at_worst(worst) + (f"; features of {worst.num_features:.0f}" if more else "")
 

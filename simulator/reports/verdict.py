@@ -43,7 +43,7 @@ from simulator.reports.verdict_words import (
 from simulator.results.cells import EXPLAINED, likely_right
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
-from simulator.rundir.exposure_rows import EXPOSED, are_candidates, exposure_rows, in_this_setting, worst_of
+from simulator.rundir.exposure_rows import EXPOSED, are_candidates, are_told, exposure_rows, in_this_setting, worst_of
 
 GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
@@ -96,7 +96,7 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     did not finish."""
     rows = exposure_rows(leakage)
     good = rows[rows.status == "ok"]
-    tested = rows[(rows.status == "ok") | rows.membership_told.notna()]  # candidates are told without an attack
+    tested = rows[are_told(rows)]
     level = _level(rows, good, tested)
     found: dict[Kind, list[str]] = {
         "stopped": [stopped],
@@ -130,7 +130,9 @@ def _exposed(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
         "images": (good.share > 0).any(),
         "features": bool(features_line(good)),
         "members": tells(tested),
-        "classes": (good.class_counts.notna() & ~(good.class_error > good.floor_class_error * TELLS_CLASSES)).any(),
+        "classes": (
+            tested.class_counts.notna() & ~(tested.class_error > tested.floor_class_error * TELLS_CLASSES)
+        ).any(),
     }
     return [name for name, there in found.items() if there]
 
@@ -140,7 +142,7 @@ def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
     if (good.share > 0).any():
         broken, _ = _settings(good)
         lines += [_rounds(worst_of(good), good), *_viewers(good, lost=True), broken]
-    lines += [features_line(good), _held(good), _up_to(good), classes_line(good)]
+    lines += [features_line(good), _held(good), _up_to(good), classes_line(tested)]
     return [*lines, *(membership_lines(tested) if tells(tested) else []), reconciled(good)]
 
 
@@ -154,7 +156,7 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
         *lines,
         *_gave_up(good),
         _candidates(good),
-        _capacity(good),
+        _capacity(tested),
         *_reasons(refused, "refused"),
         *_reasons(late, "out of time"),
     ]
@@ -287,7 +289,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
     if "members" in exposed:
         return membership_headline(good, tested)
     if exposed:
-        return f"{none_recovered(good)}, but {features_line(good) or classes_line(good)}"
+        return f"{none_recovered(good)}, but {features_line(good) or classes_line(tested)}"
     if level == "no result":
         unknown = _unknown(rows)
         return f"{unknown}; no other attack showed anything" if unknown and len(good) else NOTHING_KNOWN

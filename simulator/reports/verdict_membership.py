@@ -64,6 +64,8 @@ def tells(good: pd.DataFrame) -> bool:
 
 def none_recovered(good: pd.DataFrame) -> str:
     """Say that there is no image, of the rows that were compared with a truth where not all of them were."""
+    if good.empty:
+        return "No attack gave an image"
     compared = int(good.scored.sum())
     if not compared:
         return "No image is sure"
@@ -72,18 +74,18 @@ def none_recovered(good: pd.DataFrame) -> str:
 
 
 def membership_headline(good: pd.DataFrame, tested: pd.DataFrame) -> str:
-    """Return the headline if members are told and no image is. tested: rows with a result or candidates."""
+    """Return the headline if members are told and no image is. tested: also rows that tell members without a result."""
     unbeaten = most_unbeaten(good)
-    nothing = "No attack gave an image" if good.empty else none_recovered(good)
+    nothing = none_recovered(good)
     if unbeaten:
         nothing = f"No more images were recovered than chance has ({unbeaten} at most)"
     if tested.tells_candidates.any():
         row = _most_told(tested)
         where = f"{in_this_setting(row, tested)}: by the update of {whose(row.client)} in round {row['round']}"
         return f"{nothing}, but membership leaks{where}, {_told(row)}"
-    row = _most_telling(good)
+    row = _most_telling(tested)
     return (
-        f"{nothing}, but membership leaks{in_this_setting(row, good)}: whoever holds a candidate "
+        f"{nothing}, but membership leaks{in_this_setting(row, tested)}: whoever holds a candidate "
         f"image can tell whether {trainer(row.client)} trained on it in round {row['round']} "
         f"(AUC {row.membership_auc:.2f} where 0.5 is a guess)"
     )

@@ -37,6 +37,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
 GUESS = r"\bimages (is )?a guess|nothing returned: "  # in `detail`: the number of images is a guess
 LONGEST = 320  # letters of one reason
+ASIDE = r"; (?=(?:membership|classes|capacity|update): )"  # in `detail` of a refusal: what could not be measured either
 NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"  # not of a name, as in layer2
 
 
@@ -94,7 +95,7 @@ def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
     """Return (remark of `detail` in plain words, number of rows), once for remarks that differ in numbers alone."""
     found: dict[str, list[str]] = {}
     for detail, status in zip(rows.detail.fillna(""), rows.status, strict=True):
-        for remark in detail.split("; ") if status == "ok" else [detail]:
+        for remark in detail.split("; ") if status == "ok" else re.split(ASIDE, detail)[:1]:
             words = plain(remark)
             found.setdefault(re.sub(r"[\d.]+(e-?\d+)?", "#", words), []).append(words)
     return [(_merged(texts), len(texts)) for texts in found.values() if texts[0]]

@@ -77,6 +77,13 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def are_told(rows: pd.DataFrame) -> pd.Series:
+    """Return for each row whether something is known of it: a result of the attack, or else what an update tells
+    without one, of members or classes."""
+    aside = rows.reindex(columns=["membership_told", "membership_auc", "class_counts"]).notna().any(axis=1)
+    return (rows.status == "ok") | aside
+
+
 def are_candidates(rows: pd.DataFrame) -> pd.Series:
     """Return for each row whether its images are candidates, nobody's private set, so that it has no scores."""
     details = rows.detail.astype("string") if "detail" in rows else pd.Series("", index=rows.index)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import Knowledge, get_attack, torch_generator
+from attacks import InputError, Knowledge, get_attack, torch_generator
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.evaluation.evaluator import Evaluation
@@ -143,3 +143,24 @@ def test_a_row_has_the_guarantee_against_its_adversary_and_says_where_there_is_n
     assert "epsilon" not in found["server"] and "no guarantee against the server" in found["server"]["detail"]
     assert found["observer"]["epsilon"] == 3.0 and "guarantee" not in found["observer"]["detail"]
     assert found["server"]["guarantees"] == found["observer"]["guarantees"]
+
+
+def test_what_an_update_tells_of_members_and_classes_is_measured_where_the_attack_refuses(tmp_path, monkeypatch):
+    job = make_job(tmp_path, attack="mean_image")
+    granted = Knowledge(num_private=3, learning_rate=0.1, steps=1)
+    store = CellStore(job.root)
+    store.save_observation(RecordedObservation.of(KEY, store.recorded(KEY).pairs, (0,), (0, 1)), granted)
+    (good,), _ = run_job(job)
+
+    def refuse(*_):
+        raise InputError("no row space")
+
+    monkeypatch.setattr("simulator.evaluation.attack_run.AttackRun.run", refuse)
+    (row,), samples = run_job(job)
+    refusal, aside = row["detail"].split("; ")
+    assert (row["status"], refusal, samples) == ("failed", "InputError: no row space", [])
+    assert aside == "classes: the last layer's update is not what SGD of this rate and so many steps sends"
+    measured = {name for name in good if name.startswith(("membership_", "num_private", "capacity", "delta_"))}
+    assert {"membership_auc", "num_private"} <= measured
+    assert {name: row.get(name) for name in measured} == {name: good[name] for name in measured}
+    assert "recovered" not in row

@@ -45,6 +45,25 @@ def test_clients_of_many_images_hear_what_their_classes_take():
     assert wanted not in said(class_counts='{"0": 1000}') + said(detail="classes: the network knows them already")
 
 
+UNSCORED = ("recovered", "recovered_fraction", "held", "leakage", "floor_leakage", "num_reconstructed")
+REFUSAL = "InputError: no row space; classes: public images have to be granted"
+REFUSED = dict.fromkeys(UNSCORED) | {"status": "failed", "detail": REFUSAL}
+
+
+def test_members_and_classes_that_are_told_without_an_attack_are_content():
+    told = {"membership_auc": 0.72, "membership_auc_low": 0.69, "membership_auc_high": 0.75}
+    found = verdict(table(REFUSED | {"num_private": 1000, "capacity": 120} | told))
+    assert found.level == "partly exposed" and "No attack gave an image, but membership leaks" in found.headline
+    assert found.of("tried")[-1] == "Attack 'span' refused in 1 case: InputError: no row space."
+    assert any("have room for 120 images of 1000" in text for text in found.of("tried"))
+    counts = {"class_counts": '{"3": 700, "5": 300}', "class_error": 0.1, "floor_class_error": 0.8}
+    found = verdict(table(REFUSED | counts))
+    assert "No attack gave an image, but the update of client 0 in round 1 tells how many images" in found.headline
+    cells = exposure_grid(table(REFUSED | told)).rows[0]
+    assert "no result" in cells and "0.72" in " ".join(cells)
+    assert verdict(table(REFUSED)).level == "no result"
+
+
 def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
     found = verdict(table(recovered(2, client=0), recovered(7, client=2, round=3), recovered(1, client=1)))
     assert found.level == "exposed"

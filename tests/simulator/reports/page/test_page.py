@@ -58,7 +58,8 @@ def test_what_users_write_is_text_and_no_markup(record):
 
 
 def test_a_page_on_what_failed_names_the_reasons_and_shows_no_picture(record):
-    record.leakage = record.leakage.assign(status="timeout", detail="gave up after 3 s")
+    unmeasured = {"membership_auc": float("nan"), "class_counts": None}
+    record.leakage = record.leakage.assign(status="timeout", detail="gave up after 3 s", **unmeasured)
     page = run_page(record, ())
     assert page["verdict"].level == "no result" and page["worst"] is None and not page["exposures"].rows
     assert "gave up after 3 s" in render(page)
@@ -99,7 +100,8 @@ def test_no_picture_is_of_what_the_verdict_does_not_count(large, noise):
 
 
 def test_the_box_has_what_broke_and_a_run_that_was_stopped_says_so(large):
-    failed = leakage_row(1, 1, status="failed", attack="ntk", detail="RuntimeError: out of cheese")
+    detail = "RuntimeError: out of cheese"
+    failed = leakage_row(1, 1, status="failed", attack="ntk", detail=detail, membership_auc=None)
     large.leakage, large.stopped = (
         LEAKAGE.frame([leakage_row(1, 0, 0, membership_auc=0.5), failed]),
         "1 of 3 attacks are over",
