@@ -8,6 +8,7 @@ import argparse
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from attacks import Knowledge, Observation, Reconstruction, get_attack
 from attacks.interface.errors import InputError
 from attacks.networks.probing import watched
 from clients.models.networks import ResNet18Options, ViTTinyOptions
+from tests.benchmarks.map_clients import LocalTraining, client, trained_resnet
 
 SHAPE = (3, 32, 32)
 MEAN, CIFAR_MEAN = 0.5, 0.4734  # subtracted from pixels: the middle of their range, the mean of all of CIFAR-10
@@ -29,7 +31,7 @@ SAME, SAME_LATER = 0.998, 0.989  # cosine of features found, and of maps after s
 HELD_BACK = 128  # images of a draw that private ones come from, and that no network is trained on
 
 Row = dict[str, float]
-"""private, recovered, strays, refused: counts of one draw; seconds."""
+"""private, recovered, strays, refused: counts of one draw; seconds; maps, beside images."""
 
 
 def vit_tiny(patch: int, count: int, images: Tensor, labels: Tensor) -> Row:
@@ -295,6 +297,23 @@ def maps(model: nn.Module, count: int, images: Tensor, labels: Tensor, steps: in
     return counted(found, count, int(alike.any(1).sum()), int((~alike.any(0)).sum()), False)
 
 
+def pretrained(root: Path, count: int, training: LocalTraining, images: Tensor, labels: Tensor) -> Row:
+    """Images of a ResNet-18 of 16 channels that was trained on CIFAR-10, told the mean that was subtracted; recovered:
+    within 20 dB, a stray: none that is returned; `maps`: as `maps` counts them."""
+    model = trained_resnet(root / "models" / "resnet18_c16_cifar10.safetensors")
+    own = client(model, images[:count], labels[:count], training)
+    found = own.attacked()
+    good = stray = maps = 0
+    if len(found.images):
+        decibels = -10 * (own.images[:, None] - found.images[None]).square().mean((2, 3, 4)).log10()
+        good, stray = int((decibels >= 20).any(1).sum()), int((decibels < 20).all(0).sum())
+    if found.features is not None and len(found.features):
+        private = F.normalize(own.maps(str(found.facts["layer"]), training.mode == "train"), dim=1)
+        same = SAME if training.epochs == 1 else SAME_LATER
+        maps = int((private @ F.normalize(found.features.flatten(1), dim=1).T > same).any(1).sum())
+    return {**counted(found, count, good, stray, not len(found.images)), "maps": maps}
+
+
 def told_features(model: nn.Module, count: int, images: Tensor, labels: Tensor) -> Row:
     """Images behind hidden linear layers, told N, one step of 0.01; recovered: within 25 dB, a stray: beyond 20 dB."""
     found = attacked(model, images[:count], labels[:count], 1, None, Knowledge(count), lr=0.01)
@@ -331,6 +350,12 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "half a VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
     "ConvNeXt, N = 4": lambda x, y: maps(ConvNeXt(), 4, x, y, 1, 0.01),
     "small VGG, N = 4": lambda x, y: told_features(small_vgg(), 4, x, y),
+}
+PRETRAINED: dict[str, tuple[int, LocalTraining]] = {  # clients of a trained ResNet-18
+    "trained ResNet-18, N = 4": (4, LocalTraining()),
+    "trained ResNet-18, N = 4, 10 steps in batches of 2": (4, LocalTraining(rate=1e-3, epochs=5, batch=2)),
+    "trained ResNet-18, N = 6": (6, LocalTraining()),
+    "trained ResNet-18, N = 4, training mode": (4, LocalTraining(mode="train")),
 }
 DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "LeNet-5 x 4, N = 20": lambda x, y: lenet(0.0, x, y),
@@ -404,7 +429,8 @@ def main() -> None:
     lines = given.out.read_text().splitlines() if given.out.exists() else []
     done = {(line["row"], line["seed"]): line for line in map(json.loads, lines)}
     print("| row | recovered | 95 % | strays | clients without any | seconds, median |\n|---|---|---|---|---|---|")
-    kinds = ((ROWS, cifar10), (DIGITS, mnist))
+    trained = {name: partial(pretrained, given.root, *one) for name, one in PRETRAINED.items()}
+    kinds = ((ROWS, cifar10), (trained, cifar10), (DIGITS, mnist))
     rows = ((name, row, load) for group, load in kinds for name, row in group.items() if name.startswith(given.rows))
     for name, row, load in rows:
         images, labels = load(given.root)
