@@ -196,6 +196,7 @@ def image_capacity(observation: Observation) -> int:
     probe(observation.model, random_images(observation.input_shape, 1), layers, visit)
     ranks = {name: min(len(layer.weight) // getattr(layer, "groups", 1), layer.weight[0].numel())
              for name, layer in layers.items()}  # fmt: skip
+    if most := max((ranks[name] // count for name, count in positions.items() if count), default=0):
+        return most
     patches = find_patch_embedding(observation.model, observation.input_shape)
-    seen = patches is not None and {patches.weight, patches.positions} <= set(observation.trainable)
-    return max((ranks[name] // count for name, count in positions.items() if count), default=0) or int(seen)
+    return int(patches is not None and {patches.weight, patches.positions} <= set(observation.trainable))
