@@ -158,10 +158,10 @@ run.show(10, client=0, threat_model="server")
 # ## And the quickstart's own network?
 #
 # `flwr new` gives you a small CNN with max pooling on CIFAR-10. While it is untrained, `span` finds the features that
-# reach its linear layers, and no image of several: features behind max pooling do not determine the pixels. Once it is
-# trained, blurred images come back ([figures](../explanation/convnets.html#figures)). Where none does, that is not
-# safety. The update may still tell *whether* an image was trained on, which for a medical data set is the secret
-# itself: the column `membership_auc`, or `fedspill member`. And the network that you fine-tune next month may be a
-# ResNet, whose feature maps do give images back.
+# reach its linear layers, and no image of several: features behind max pooling do not determine the pixels. Once it
+# is trained, the likeliest images that it holds are blurred ones ([figures](../explanation/convnets.html#figures)).
+# Where none is held, that is not safety. The update may still tell *whether* an image was trained on, which for a
+# medical data set is the secret itself: the column `membership_auc`, or `fedspill member`. And the network that you
+# fine-tune next month may be a ResNet, whose feature maps do give images back.
 #
 # Go on: [audit your app](../howto/audit.html), [does my ε help?](does_my_epsilon_help.html).

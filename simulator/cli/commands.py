@@ -264,6 +264,7 @@ class PaperCommand:
     overrides: Overrides = field(default_factory=list)
     sheet: Annotated[bool, typer.Option("--sheet", help="draw the reconstructions too, in sheet.png")] = False
     names: Annotated[bool, typer.Option("--list", help="list the experiments")] = False
+    price: Annotated[bool, typer.Option("--price", help="say what each profile costs, and measure nothing")] = False
     records: Annotated[
         Path | None, typer.Option(metavar="DIR", help="judge what is recorded in DIR once more, write its page")
     ] = None

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from attacks.interface.errors import InputError
 from simulator.cli.commands import PaperCommand
 from simulator.cli.output import Answer, out, say
-from simulator.paper.command import claims_table, run_experiment
+from simulator.paper.command import claims_table, prices, run_experiment
 from simulator.paper.records import check_records, titles
 
 
@@ -19,6 +19,12 @@ def paper(typed: PaperCommand) -> Answer:
         out.print(claims_table([claim for claims in found.values() for claim in claims]))
         return Answer({name: [asdict(claim) for claim in claims] for name, claims in found.items()}, wrong)
     figure, folder = typed.figure, typed.out_dir
+    if figure is not None and typed.price:
+        costs = {}
+        for profile, price in prices(figure, typed.overrides):
+            out.print(f"{profile:<11}{price}")
+            costs[profile] = price
+        return Answer({"prices": costs})
     if figure is None or folder is None:
         raise InputError("fedspill paper FIGURE --out DIR measures an experiment, fedspill paper --list names them")
     claims = run_experiment(

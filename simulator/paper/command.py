@@ -5,9 +5,10 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.table import Table
@@ -22,6 +23,8 @@ from simulator.paper.records import DATA, MADE, Made, decide, draw_figure, write
 from simulator.reports.strips import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
+from simulator.run.estimate import COST, describe_plan
+from simulator.run.plan import make_plan
 from simulator.run.run_folder import surroundings
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
@@ -125,6 +128,23 @@ def run_experiment(
     console.print(claims_table(claims))
     say(f"measured{' on ' + made.data if made.data else ''}, profile {profile}")
     return claims
+
+
+def prices(name: str, overrides: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield (profile, its price) for the profiles of an experiment, each measured by a few steps on this machine."""
+    experiment = get_experiment(name)
+    for profile in read_yaml(file_of(name)).data["profiles"]:
+        with step_bar() as report, TemporaryDirectory() as folder:
+            report(f"timing a few steps of {profile}", 0, 1)
+            source = load_file(name, profile, overrides)
+            run = ExperimentRun(name, profile, source, Path(folder), run_display(), report, say=lambda line: None)
+            settings = run.check(experiment.settings)
+            if experiment.cost is not None:
+                price = f"about {clock(experiment.cost(run, settings))} on this machine, at most"
+            else:
+                lines = describe_plan(make_plan(run.scenario, run.out))
+                price = next(line.removeprefix(COST).strip() for line in lines if line.startswith(COST))
+        yield profile, price
 
 
 def claim_folder(run: ExperimentRun, overrides: Sequence[str] = ()) -> Made:

@@ -35,6 +35,8 @@ PROBE_STEPS = 4  # of training; fewer if they take longer than LONG_STEPS
 PROBE_IMAGES = 128  # of a step; the time of a larger step is extrapolated
 LONG_STEPS = 2.0  # seconds
 STARTUP = 35.0  # processor seconds that Flower, Ray and their workers take to come up
+COST = "cost:"  # how the line of a plan with its price begins
+LESS = 8  # of an attack's iterations: the part whose price is named beside the whole
 DEAR = 600.0  # processor seconds of one attack, from which on it is named
 # Processor seconds beside training and attacks, (fixed, for each network parameter): measured by
 # tests.benchmarks.scale on networks of 200 to 2.6 million (docs/records/scale.md).
@@ -90,7 +92,7 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
     elapsed += attacking / (scenario.engine.attack_workers or cores)
     most = dearest(scenario.attacks, by_attack)
     return [
-        f"cost:    about {clock(whole)} of processor time, {clock(elapsed)} on {cores} idle cores "
+        f"{COST}    about {clock(whole)} of processor time, {clock(elapsed)} on {cores} idle cores "
         f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
         f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it), if none stops early"
         f"{or_more(', '.join(longer), scenario.adversary.timeout) if longer else ''}",
@@ -106,9 +108,9 @@ def dearest(attacks: Sequence[AttackConfig], seconds: Mapping[str, float]) -> st
     if attack is None or iterations is None or taken < max(DEAR, sum(seconds.values()) / 2):
         return ""
     default = "" if "iterations" in attack.options else ", which is its default"
-    less = f"{{name: {attack.name}, iterations: {max(iterations // 40, 1)}}}"
+    less = f"{{name: {attack.name}, iterations: {max(iterations // LESS, 1)}}}"
     return (
-        f"{label} takes {clock(taken)}, by {iterations:,} iterations{default}; {less} takes about {clock(taken / 40)}"
+        f"{label} takes {clock(taken)}, by {iterations:,} iterations{default}; {less} takes about {clock(taken / LESS)}"
     )
 
 

@@ -70,7 +70,8 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
         path = run.path / f"{table.name}.parquet"
         try:
             if run.stopped and run.journal.entries:
-                return frames_of(run.journal.entries, run.swept)[table.name]
+                added = {name for cell in run.cells.values() for name in cell.swept}  # `cell`, too
+                return frames_of(run.journal.entries, added)[table.name]
             if not path.exists():
                 why = "nothing is over yet" if run.stopped else "it did not finish"
                 raise InputError(

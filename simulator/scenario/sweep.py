@@ -126,5 +126,5 @@ def as_column(value: Any, values: list[Any]) -> Any:
 def short_name(value: Any) -> str:
     """Return a value as a part of a folder's name, with digits of its hash if it had to be changed."""
     text = json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else str(value)
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in text)[:40]
+    name = "".join(c if c.isalnum() or c in "._-+" else "-" for c in text)[:40]
     return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

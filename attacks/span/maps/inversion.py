@@ -104,7 +104,6 @@ def invert_maps(
     bounds: tuple[Tensor, Tensor] | None,
     generator: torch.Generator,
     progress: Progress = silent,
-    tested: Descent | None = None,
 ) -> Inverted | None:
     """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in one
     batch; then as many decoys, from one start each.
@@ -113,19 +112,16 @@ def invert_maps(
     decoys, ends no nearer to them than their mean colours, as with random weights.
 
     shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
-    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual. tested: a
-    descent by which decoys came back already; it needs no pilot.
+    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
     """
     own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
-    descent = _affordable(target, tested or own.descent)
+    descent = _affordable(target, own.descent)
     if descent is None:
         return None
-    if tested is None and decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
+    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
         return None
     share = shared(progress, 0, own.starts, own.starts + 1)
-    images, residual = _descended(target, pixels, descent, own.starts, generator, share)
-    best = residual.view(own.starts, -1).argmin(0) * len(wanted) + torch.arange(len(wanted), device=wanted.device)
-    images, residual = images[best], residual[best]
+    images, residual = likeliest_images(target, pixels, descent, generator, share)
     # with the mean colour and the contrast of each of the images
     decoys = _centred(pixels.decoys(len(wanted), generator).to(wanted))
     contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
@@ -136,6 +132,16 @@ def invert_maps(
         return _descended(target, pixels, descent, 1, generator, share)[0]
 
     return Inverted(images, residual, _decoy_error(target, decoys, residual, generator, inverted))
+
+
+def likeliest_images(
+    target: MapTarget, pixels: "PixelSpace", descent: Descent, generator: torch.Generator, progress: Progress = silent
+) -> tuple[Tensor, Tensor]:
+    """Return (images (M, C, H, W), residuals (M,)) as `Inverted` has them. Nothing says that they are right."""
+    starts, count = MAP_INVERSION.starts, len(target.wanted)
+    images, residual = _descended(target, pixels, descent, starts, generator, progress)
+    best = residual.view(starts, -1).argmin(0) * count + torch.arange(count, device=residual.device)
+    return images[best], residual[best]
 
 
 def decoys_lost(

@@ -8,9 +8,9 @@ minimize the second condition. If the rank shows single steps, later ones are se
 **Much fewer features than pixels** (`FewFeaturesVariant`), as behind max pooling: the features are found exactly, after
 one step as vertices of a cone that tells N as well (`attacks.span.feature_space.cone`), but many images have the same.
 So the features are accepted, by their ρ against that of decoys, and the images are the likeliest that have them
-(`attacks.span.maps.inversion`): returned if decoys come back from their own features, else held. If a few decoys do not
-come back even from exact features, no image is looked for, as none would be returned. The image of a client
-of one is found with the updates of the convolutions beside (`attacks.span.feature_space.single_image`).
+(`attacks.span.maps.inversion`): all held, as a likely image may be nobody's. If a few decoys do not come back at all
+from exact features, no image is looked for. The image of a client of one is found with the updates of the convolutions
+beside (`attacks.span.feature_space.single_image`).
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from attacks.span.feature_space.pooled_layers import pooled_layers
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.feature_space.single_image import FoundImage, find_image
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
-from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, decoys_lost, invert_maps, shared
+from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, likeliest_images, shared
 from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
@@ -139,8 +139,8 @@ class FoundFeatures:
     residual: Tensor
     bound: float
     certified: bool = False
-    inverted: Inverted | None = None
-    """Images that have the accepted ones; None if no feature is accepted, or if decoys do not come back from theirs."""
+    likeliest: Tensor | None = None
+    """Images (F', C, H, W) that have the accepted ones; None if none is accepted, or decoys do not come back."""
     single: FoundImage | None = None
     """What the convolutions' updates tell of the image of a client with one."""
 
@@ -175,7 +175,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
             single = self._single(evidence, generator, progress)
             if single is not None:
                 return replace(found, single=single)
-        return replace(found, inverted=self._inverted(evidence, found.features[found.accepted], generator, progress))
+        return replace(found, likeliest=self._likeliest(evidence, found.features[found.accepted], generator, progress))
 
     def _features(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures:
         """Return the vertices of the cone, or, if they are few, feature vectors of low ρ if more of these pass."""
@@ -196,7 +196,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         return searched if searched.accepted.sum() > len(cone.features) else cone
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
-        """Accept the images of accepted features that decoys vouch for. residual: ρ of their features."""
+        """Accept features, and hold the likeliest images that have them. residual: ρ of a single image's."""
         facts: Facts = {**constants_of(CONE, FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
         kept = candidates.accepted
         features, residual = candidates.features[kept], candidates.residual[kept]
@@ -213,29 +213,22 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         left = evidence.relative_residual(torch.cat([features, features.new_ones(len(features), 1)], 1))
         if candidates.single is not None:
             return _of_single(candidates.single, Acceptance(nothing, residual, None, left, facts, nothing, features))
-        found = candidates.inverted
-        trusted = torch.zeros(len(features), dtype=torch.bool) if found is None else found.trusted.cpu()
-        reason: str | None = None
-        if not trusted.all():
-            reason = (
-                f"{int((~trusted).sum())} of {len(features)} images are not returned: their features were found, but "
-                "known images do not come back from such features"
-            )
-        shown, held = (nothing, nothing) if found is None else (found.images[trusted], found.images[~trusted])
-        return Acceptance(shown, residual[trusted.to(residual.device)], reason, left, facts, held, features)
+        reason = f"{len(features)} images are not returned: their features were found, but other images have the same"
+        held = nothing if candidates.likeliest is None else candidates.likeliest
+        return Acceptance(nothing, residual[:0], reason, left, facts, held, features)
 
-    def _inverted(
+    def _likeliest(
         self, evidence: FeatureUpdate, features: Tensor, generator: torch.Generator, progress: Progress
-    ) -> Inverted | None:
+    ) -> Tensor | None:
         """Return images that have these features (F, D); None if a few decoys do not come back from their own."""
         target = MapTarget(lambda images: evidence.network.features(evidence.initial, images), features)
         pixels, descent = PixelSpace(evidence.shape, evidence.pixel_range), FEATURE.few_descent
-        pilot, images = FEATURE.pilot_decoys, (MAP_INVERSION.starts + 1) * len(features)
+        pilot, images = FEATURE.pilot_decoys, MAP_INVERSION.starts * len(features)
         share = shared(progress, 0, pilot, pilot + images)
         if decoys_lost(target, pixels, descent, pilot, generator, share) >= FEATURE.pilot_error:
             return None
         share = shared(progress, pilot, images, pilot + images)
-        return invert_maps(target, pixels.shape, pixels.bounds, generator, share, tested=descent)
+        return likeliest_images(target, pixels, descent, generator, share)[0]
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return the images, with the ρ of their features as residual, and all accepted features."""

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from simulator.cli.finish import AGAIN
+from simulator.errors import CellsFailed
 from simulator.results.ledger import JOURNAL, Ledger
+from simulator.run.run_folder import claimed
 
 
 @pytest.fixture
@@ -78,3 +80,26 @@ def test_a_stopped_run_without_any_row_says_so(fedspill, late):
         result.returncode == 2
         and "leakage.parquet: nothing is over yet; the command that began it goes on" in result.stderr
     )
+
+
+def test_a_sweep_with_a_setting_that_failed_shows_the_others(fedspill, scenario, tmp_path, monkeypatch):
+    """A user's sweep over learning rates, one of which diverges: neither `run` nor `report` had shown the other."""
+
+    def run_all_but_one(plan, display, overwrite, verbose):
+        with claimed(plan):
+            cell = plan.cells[0]
+            ledger = Ledger(plan.run_dir, swept=cell.swept)
+        key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
+        ok = {"status": "ok", "adaptive": False, "client": 2, "recovered": 3, "num_private": 4}
+        ledger.add(cell.name, leakage=[{**key, **ok, **cell.swept}])
+        ledger.write_tables()
+        raise CellsFailed("1 of 2 settings failed: learning_rate=1e+30")
+
+    monkeypatch.setattr("simulator.run.engine.simulate", run_all_but_one)
+    path = scenario("name: s\noutput: {figures: false}\nsweep: {training.learning_rate: [0.05, 1.0e+30]}\n")
+    stopped = fedspill("run", path, "--out", tmp_path / "out")
+    assert (stopped.returncode, stopped.stderr) == (1, "fedspill: 1 of 2 settings failed: learning_rate=1e+30\n")
+    again = fedspill("report", tmp_path / "out")
+    assert again.returncode == 0, again.stderr
+    for said in (stopped.stdout, again.stdout):
+        assert "recovers 3 of its 4 private images" in " ".join(said.split()) and "Not finished" in said
