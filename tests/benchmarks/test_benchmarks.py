@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from attacks.kernel.empirical import empirical_ntk
 from tests.benchmarks import growth, iteration, kernel, map_strays, maps, quality, scale, timing
@@ -72,3 +73,17 @@ def test_both_kernels_that_are_timed_are_the_same():
     model, images = kernel.problem(20, 64, CPU, torch.float64)
     found, naive = empirical_ntk(model, model.state_dict(), images), kernel.by_gradients(model, images)
     assert float((found - naive).abs().max() / naive.abs().max()) < 1e-10
+
+
+def test_the_kernel_of_an_mlp_takes_a_twentieth_of_the_operations_of_its_gradients():
+    """Counted, since a busy machine disturbs a clock. The products of N gradients of P numbers alone are 2 N² P."""
+    model, images = kernel.problem(100, 64, CPU, torch.float64)
+
+    def operations(compute):
+        with FlopCounterMode(display=False) as counter:
+            compute()
+        return counter.get_total_flops()
+
+    naive = operations(lambda: kernel.by_gradients(model, images))
+    assert naive > 2 * 100**2 * sum(parameter.numel() for parameter in model.parameters())
+    assert naive > 20 * operations(lambda: empirical_ntk(model, model.state_dict(), images))

@@ -1,5 +1,6 @@
 """Attack jobs on Ray: where they run, and what becomes of those whose worker dies or falls silent."""
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -9,7 +10,7 @@ import ray
 from ray import cloudpickle
 
 from simulator.evaluation import dispatch
-from simulator.evaluation.dispatch import Dispatcher
+from simulator.evaluation.dispatch import Dispatcher, run_remotely
 from simulator.evaluation.job import attack
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.results.storage import ObservationMetadata
@@ -142,6 +143,31 @@ def test_a_worker_that_ended_itself_ran_out_of_time_and_one_that_died_is_replace
     dispatcher.running[1] = unlucky
     ((job, result),) = dispatcher.collect(timeout=0)
     assert (job.key.client, result.leakage[0]["status"]) == (1, "failed") and "died" in result.leakage[0]["detail"]
+
+
+def test_jobs_wait_as_long_as_others_take_the_slots(tmp_path, dispatch_to_nowhere):
+    running, waiting = (make_job(tmp_path, client, timeout=60.0) for client in range(2))
+    dispatcher = dispatch_to_nowhere(running, waiting)
+    heard(dispatcher, running, 1e6)  # its own worker ends it
+    dispatcher.last_sign = time.monotonic() - 1e6  # nothing came back for long
+    assert dispatcher.collect(timeout=0) == []
+    assert dispatcher.pending == [running, waiting] and not dispatcher.ray.cancelled
+
+
+@pytest.mark.parametrize(("timeout", "ended_after"), [(1.0, 21), (60.0, 120), (3600.0, 3720)])
+def test_a_worker_ends_itself_after_the_limit_and_as_long_again(tmp_path, monkeypatch, timeout, ended_after):
+    """At least 20 s and at most 120 s more, and counted anew from every sign of life."""
+    limits, signs = [], []
+
+    @contextlib.contextmanager
+    def last_resort(seconds):
+        limits.append(seconds)
+        yield lambda: signs.append("of life")
+
+    monkeypatch.setattr(dispatch, "last_resort", last_resort)
+    monkeypatch.setattr(dispatch, "attack", lambda job, metadata, contents, reporter: reporter.alive())
+    run_remotely(make_job(tmp_path, 0, timeout=timeout), None, (), None)
+    assert limits == [ended_after] and signs == ["of life"]
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -73,6 +73,14 @@ def test_other_images_are_scaled_by_the_mean_of_their_pixels_and_have_their_own_
     assert torch.allclose(shades, (pretraining.targets * 100 / 255)[:, None, None].expand_as(shades), atol=1e-6)
 
 
+def test_targets_are_those_of_its_own_loss():
+    """Of the squared error, 1 − 1/10 for the class of an image and −1/10 for the nine others."""
+    _, config, data = start(scenario(loss="mse"))
+    assert config.training.loss == "cross_entropy"
+    expected = torch.full((40, 10), -0.1).scatter(1, data.public()[1][:, None], 0.9)
+    torch.testing.assert_close(Pretraining.of(config, data).targets, expected)
+
+
 def test_weights_are_kept_and_found_again(tmp_path):
     steps = []
     states = []
