@@ -93,13 +93,16 @@ def advice(table: pd.DataFrame, before: float) -> list[str]:
 def _conclusion(within: pd.DataFrame, plain: pd.Series) -> str:
     those = f"costs at most {100 * ACCEPTED:.0f} points of accuracy"
     if within.empty:
-        return f"No defense {those}."
+        return f"None of the defenses {those}."
     best = within.iloc[0]
     if not best.leak < plain.leak:
-        return f"No defense that {those} lets less through than none: {plain.leak:.0%} of the private images."
+        least = f"{plain.leak:.0%} of the private images"
+        return f"None of the defenses that {those.replace('costs', 'cost')} lets less through than no defense: {least}."
     interval = members = missing = ""
     if pd.notna(best[HIGH]):
-        interval = f" (returned: {best.recovered_fraction:.0%}, 95 % interval {best[LOW]:.0%} to {best[HIGH]:.0%})"
+        of = "returned" if best.recovered_fraction < best.leak else "95 % interval"
+        share = f"{best.recovered_fraction:.0%}, with a 95 % interval of " if of == "returned" else ""
+        interval = f" ({of}: {share}{best[LOW]:.0%} to {best[HIGH]:.0%})"
     if pd.notna(best.get("membership_auc")):
         members = f" Members are told from others with an AUC of {best.membership_auc:.2f} (0.5: not at all)."
     if pd.notna(best.get("not_attacked_by")):
@@ -126,9 +129,9 @@ def _nearly(within: pd.DataFrame) -> list[str]:
     if len(within) < 2:
         return []
     best, rest = within.iloc[0], within.iloc[1:]
-    # what is not returned has no interval
-    at_least = rest[LOW].where(rest[LEAK] <= rest.recovered_fraction, rest[LEAK])
-    alike = rest[at_least <= max(best[HIGH], best[LEAK])].defense.tolist()
+    # what is not returned has no interval: that of what is returned lies as far from its share
+    at_least = rest[LEAK] - (rest.recovered_fraction - rest[LOW])
+    alike = rest[at_least <= best[LEAK] + (best[HIGH] - best.recovered_fraction)].defense.tolist()
     more = f" The intervals do not tell it from {_named(alike)}." if alike else ""
     return [f"Next: {_briefly(rest)}.{more}"]
 

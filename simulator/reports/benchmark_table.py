@@ -167,7 +167,7 @@ def not_attacked_by(record: Run) -> dict[tuple[str, str], str]:
         for label, own in rows.groupby("attack", sort=False):
             vouches = label in names and ATTACKS.find(names[label]).vouches
             if reason := _without_result(own, vouches):
-                (refused if vouches and "timeout" not in set(own.status) else missing)[label] = reason
+                (refused if vouches and "ok" in set(own.status) else missing)[label] = reason
         run = {names.get(label, label) for label in rows.attack}
         missing |= {name: "not run" for name in USUAL if name not in run}
         found[view] = "; ".join(

@@ -388,7 +388,7 @@ COMPARED = (
            OVER_SEEDS),
     Column("not_attacked_by", TEXT, "attacks without a result on the defense under that threat model, on any client or "
            "seed, and those of span, ntk and gradient_matching that did not run, each with the reason; empty where "
-           "none is missing. A refusal by span is named only where another attack is missing, too",
+           "none is missing. Where span ran and returned nothing, that is named only if another one is missing, too",
            OVER_SEEDS, title="not attacked by"),
     Column("prior_success", NUMBER, "κ: the largest share of public images that lie within 20 dB of a single one of "
            "them, itself included: the chance of the best guess that looks at nothing; of the first seed", BOUND,

@@ -41,7 +41,7 @@ def advised(*rows):
 def test_the_conclusion_names_defense_cost_attacker_and_members():
     first, *others = advised(NONE, CHANCE, HOLDING, ROUNDED, SPARSE)
     assert first.startswith("random_k lets least through of what costs at most 3 points of accuracy: 0% of the")
-    for said in ("returned: 0%, 95 % interval 0% to 10%", "is span (server)", "100% without a defense"):
+    for said in ("(95 % interval: 0% to 10%)", "is span (server)", "100% without a defense"):
         assert said in first
     assert "Accuracy is 0.83 (-2.0 points)" in first and "AUC of 0.84" in first
     assert others[0].startswith("Next: noise 40% (+0.0 points), dropout 95% (+1.0 points).")  # held is leaked
@@ -83,7 +83,7 @@ def test_what_an_eye_would_know_is_let_through():
     seen = ("personal_first", 0.02, 0.02, 0.84, {"recognized_fraction": 0.26})
     assert "26% of the private images (returned: 2%" in advised(NONE, seen)[0]
     floor = ("personal_first", 0.02, 0.02, 0.84, {"recognized_fraction": 0.26, "floor_recognized_fraction": 0.3})
-    assert "2% of the private images (returned: 2%" in advised(NONE, floor)[0]
+    assert "2% of the private images (95 % interval: 0% to" in advised(NONE, floor)[0]
 
 
 def test_one_that_costs_more_and_lets_less_through_is_named():
@@ -108,8 +108,8 @@ def test_the_worst_threat_model_is_what_a_defense_leaks():
 
 
 def test_where_none_helps_or_none_is_compared_that_is_said():
-    assert advised(NONE, CHANCE)[0] == "No defense costs at most 3 points of accuracy."
-    assert "lets less through than none: 100%" in advised(NONE, ("clipping", 1.0, 1.0, 0.85, {}))[0]
+    assert advised(NONE, CHANCE)[0] == "None of the defenses costs at most 3 points of accuracy."
+    assert "lets less through than no defense: 100%" in advised(NONE, ("clipping", 1.0, 1.0, 0.85, {}))[0]
     assert advised(NONE) == advised(SPARSE) == []
     broken = ("top_k", float("nan"), float("nan"), 0.85, {})
     assert "random_k lets least" in advised(NONE, broken, SPARSE)[0]  # a row that broke ends nothing

@@ -138,9 +138,7 @@ def test_bytes_for_people():
 def test_check_says_which_attack_and_option_costs_hours():
     attacks = [AttackConfig.model_validate(one) for one in ({"name": "span"}, {"name": "ntk"})]
     said = dearest(attacks, {"span": 20.0, "ntk": 2000.0})
-    assert said.startswith(
-        "ntk takes 33 min, by 4,000 iterations, which is its default; {name: ntk, iterations: 500}"
-    )
+    assert said.startswith("ntk takes 33 min, by 4,000 iterations, which is its default; {name: ntk, iterations: 500}")
     assert said.endswith(" takes about 4 min")
     assert dearest(attacks, {"span": 20.0, "ntk": 599.0}) == dearest(attacks, {"span": 2000.0, "ntk": 900.0}) == ""
     assert dearest([], {}) == ""
