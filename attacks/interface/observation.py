@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError, did_you_mean
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WAYS = ("sent", "returned")  # the checkpoints of a pair
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
@@ -71,7 +72,7 @@ class Observation:
         if not self.trainable:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
         expected = self.model.state_dict()
-        for state in (state for pair in self.pairs for state in pair):
+        for state, way in ((state, way) for pair in self.pairs for state, way in zip(pair, WAYS, strict=True)):
             for name, tensor in state.items():
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:
@@ -86,7 +87,7 @@ class Observation:
                         f"the model wants {tuple(expected[name].shape)}: use the model the checkpoint was made with"
                     )
                 if not torch.isfinite(state[name]).all():
-                    raise InputError(f"checkpoint tensor {name!r} holds NaN or Inf: its training diverged")
+                    raise InputError(f"tensor {name!r} of the checkpoint {way} holds NaN or Inf: training diverged")
         laid_out = tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs)
         if any(
             new is not old for pair in zip(laid_out, self.pairs, strict=True) for new, old in zip(*pair, strict=True)

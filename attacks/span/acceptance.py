@@ -77,7 +77,7 @@ class ExplanationTest:
             return acceptance
         reason = (
             f"nothing returned: {len(images)} candidates leave {left:.2g} of the second layer's update, "
-            f"mixtures of them {by_chance:.2g} (at most {most:g} of that beyond noise of {self.noise:.2g}); "
+            f"mixtures of them {by_chance:.2g} (at most {most:g} of that beyond noise of {self.noise:.2g}), and "
             f"{passed} have sparse duals"
         )
         return replace(acceptance, reason=reason)

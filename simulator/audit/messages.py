@@ -16,11 +16,13 @@ from threading import Lock, Semaphore
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import Strategy
 
+from attacks.interface.errors import one_line
 from clients.time_limit import unhurried
 from simulator.scenario.sections import WEIGHT
 
 # below Flower's logger, whose lines a user of `flwr run --stream` reads
 log = logging.getLogger("flwr.fedspill")
+START, END = 60, 180  # letters of a long error that are kept
 
 
 class Problems:
@@ -41,7 +43,7 @@ class Problems:
                 kind = (what, type(error).__name__)
                 self._count[kind] += 1
                 if kind not in self._first:
-                    reason = f"{kind[1]}: {' '.join(str(error).split())[:200]}"
+                    reason = f"{kind[1]}: {_shortened(str(error))}"
                     self._first[kind] = f"{where}: {what} ({reason})" if where else f"{what} ({reason})"
                     log.warning("fedspill, recording: %s; the federation goes on", self._first[kind])
 
@@ -49,6 +51,12 @@ class Problems:
         with self._lock:
             more = {kind: f" (and {count - 1} more of the kind)" for kind, count in self._count.items() if count > 1}
             return tuple(first + more.get(kind, "") for kind, first in self._first.items())
+
+
+def _shortened(text: str) -> str:
+    """Return a text in one line: of a long one its beginning and its end, where a traceback says what happened."""
+    line = one_line(text, most=len(text))
+    return line if len(line) <= START + END else f"{line[:START]} … {line[-END:]}"
 
 
 class ClientFailed(Exception):

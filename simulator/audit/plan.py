@@ -357,7 +357,8 @@ def _chosen(recording: Recording, options: AuditOptions) -> tuple[ObservationKey
             raise InputError(f"the recording {options.recording!r} has no {name} {missing[0]!r}{shown}")
         keys = [key for key in keys if not wanted or getattr(key, name) in wanted]
     if not keys:
-        raise InputError(f"the recording {options.recording!r} holds no observation to attack: did a round finish?")
+        why = recording.contents.problems[0] if recording.contents.problems else "did a round finish?"
+        raise InputError(f"the recording {options.recording!r} holds no observation to attack: {why}")
     return tuple(keys)
 
 

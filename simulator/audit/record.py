@@ -74,7 +74,10 @@ class MessageRecorder:
                 writer.write_contents()
                 log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
                 path = shlex.quote(str(writer.path))
-                log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", path)
+                if writer.rounds:
+                    log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", path)
+                else:
+                    log.info("fedspill: nothing to audit, as no round came to its end")
             writer.end()  # left out if `background.finish` raises: a round is still being written then
 
 
@@ -178,6 +181,8 @@ def recording_of(folder: Path) -> Path:
         replies = sorted(file for file in path.iterdir() if file.stem not in beside and not file.name.startswith("."))
         counts = _counts(path / COUNTS, [file.stem for file in replies])
         for file in replies:
+            if twice := [other.name for other in replies if other.stem == file.stem][1:]:
+                raise InputError(f"{str(path)!r} has {file.name!r} and {twice[0]!r}, of one client: keep one of them")
             nodes.setdefault(file.stem, len(nodes))
         final = sent.get(number + 1) or (_arrays(last[0]) if last and number == max(rounds) else None)
         to = {nodes[file.stem]: sent[number] for file in replies}

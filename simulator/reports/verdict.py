@@ -399,10 +399,11 @@ def _held(good: pd.DataFrame) -> str:
     if not (doubted > 0).any():
         return ""
     row = good.loc[doubted.idxmax()]
+    among = "" if pd.isna(row.num_held) else f", among {counted(row.num_held, 'candidate')}"
     return (
         f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)}"
         f"{in_this_setting(row, good)} in round {row['round']} and held back {row.held - row.recovered:.0f} that it "
-        f"was not sure of: the attacker has {row.held:.0f}"
+        f"was not sure of{among}: the attacker has {row.held:.0f}"
     )
 
 
@@ -426,6 +427,6 @@ def _up_to(good: pd.DataFrame) -> str:
     wrong = vouches and row.recovered < MOSTLY * row.recovered_affine and "pixel_mean" in str(row.knowledge)
     return (
         f"in round {row['round']} {row.attack!r} has {row.recovered_affine:.0f} of {row.num_private:.0f} images of "
-        f"{whose(row.client)} up to brightness and contrast, {row.recovered:.0f} as they are: an eye knows them all"
+        f"{whose(row.client)} up to brightness and contrast, {row.recovered:.0f} as they are: an eye knows such images"
         + ("; a wrong mean or deviation does just that: are --mean and --std right?" if wrong else "")
     )

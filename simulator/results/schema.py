@@ -186,7 +186,7 @@ LEAKAGE = Table(
     Column("held", COUNT, "private images that any candidate recovers, returned or not, each candidate used once; "
            "never below `recovered`", BEYOND, spare=13,
            legend="recovered, counting images that the attack found, but was not sure enough of to return.",
-           counts=Counts(4, "counting those that the attack held back", "returned")),
+           counts=Counts(4, "counting those that the attack held back", "of them returned")),
     Column("held_fraction", NUMBER, "`held` over `num_private`", BEYOND, SHARE, title="held", averaged=True,
            spare=13),
     Column("precision", NUMBER, "share of the returned images that recover a private image, be it one that another "

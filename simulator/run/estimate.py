@@ -93,8 +93,9 @@ def price_of(plan: RunPlan, sizes: Sequence[Sequence[int]]) -> list[str]:
     most = dearest(scenario.attacks, by_attack)
     return [
         f"{COST}    about {clock(whole)} of processor time, {clock(elapsed)} on {cores} idle cores "
-        f"({f'pretraining {clock(pretraining)}, ' if pretraining else ''}training {clock(training)}, "
-        f"attacks {clock(attacking)}, messages and scores {clock(handling)} of it), if none stops early"
+        f"(start {clock(STARTUP)}, {f'pretraining {clock(pretraining)}, ' if pretraining else ''}"
+        f"training {clock(training)}, attacks {clock(attacking)}, messages and scores {clock(handling)} of it), "
+        f"if none stops early"
         f"{or_more(', '.join(longer), scenario.adversary.timeout) if longer else ''}",
         *([f"most:    {most}"] if most else []),
     ]

@@ -81,3 +81,10 @@ def test_a_round_without_what_was_sent(fedspill, folder, tmp_path):
     result = fedspill("audit", folder, "--model", f"{tmp_path / 'task.py'}:net", "--shape", "1,8,8")
     assert result.returncode == 2 and "has 0 files `global`, one is needed" in result.stderr
     assert not folder.with_name("runs-recording").exists()
+
+
+def test_two_files_of_one_client_are_named(folder):
+    """A reader's case: the later one had been left out, and nothing said so."""
+    (folder / "round_1" / "site-1.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match=r"'site-1\.pt' and 'site-1\.safetensors', of one client"):
+        recording_of(folder)

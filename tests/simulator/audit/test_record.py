@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from attacks import InputError, Knowledge
 from fedspill import Record
 from simulator.audit import messages, writer
+from simulator.audit.messages import ClientFailed, Problems
 from simulator.audit.recording import Recording
 from simulator.audit.writer import RecordingWriter
 from simulator.results import formats
@@ -420,3 +421,14 @@ def test_a_round_of_ten_clients_and_10_mb_does_not_wait_for_the_disk(tmp_path):
     by_hand(record, rounds=1, arrays=arrays, grid=Grid(trained, nodes=range(1, 11)))
     own = spent.pop("aggregate_train")
     assert len(files(tmp_path / "mine")) == 12 and sum(spent.values()) < 0.05 * own
+
+
+def test_a_long_error_keeps_its_end_where_a_traceback_says_what_happened(tmp_path):
+    """A reader's case: Ray's wrapping had filled the line, and the client's own error was cut off."""
+    problems = Problems()
+    with problems.caught("a client returned nothing", "round 1, of node 3"):
+        ray = "\x1b[36mray::ClientAppActor.run()\x1b[39m " + "at 0x7f " * 100
+        raise ClientFailed(f"{ray}\nRuntimeError: use .reshape")
+    (line,) = problems.lines()
+    assert line.startswith("round 1, of node 3: a client returned nothing (ClientFailed: ray::ClientAppActor.run() at")
+    assert line.endswith("RuntimeError: use .reshape)") and len(line) < 330 and "\x1b" not in line

@@ -147,7 +147,7 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--out": None}, "where to? Give --out DIR"),
         ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
         ({"--final": "."}, "'.' is no safetensors file"),
-        ({"--final": "DIVERGED"}, "'1.weight' holds NaN or Inf"),
+        ({"--final": "DIVERGED"}, "'1.weight' of the checkpoint returned holds NaN or Inf"),
     ],
 )
 def test_bad_attack_arguments(fedspill, pair, tmp_path, change, says):

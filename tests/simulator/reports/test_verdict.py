@@ -157,7 +157,7 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
         table({"num_reconstructed": 0, "held": 5, "detail": "nothing returned: no candidate has ρ below 0.1"})
     )
     assert found.level == "partly exposed"
-    assert "by attack 'span', counting those that the attack held back (0 returned)." in found.headline
+    assert "by attack 'span', counting those that the attack held back (0 of them returned)." in found.headline
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert f"{held}attacker has 5." in found.of("shown")
     assert any("gave up in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
@@ -220,7 +220,7 @@ def test_images_that_are_there_up_to_brightness_are_counted_both_ways_wherever_t
     assert f"recovers 66 of 72 private images by attack 'span', {loosely}. The attack was told" in found.headline
     both = f"66 of 72 {loosely}"
     assert any(both in line for line in found.of(*FOUND))
-    assert any("5 of 8 counting those that the attack held back (3 returned)" in d for d in found.of(*FOUND))
+    assert any("5 of 8 counting those that the attack held back (3 of them returned)" in d for d in found.of(*FOUND))
     page = exposure_grid(rows)
     assert both in [cell for row in page.rows for cell in row]
 
