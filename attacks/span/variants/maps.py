@@ -100,7 +100,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         if evidence.count is None and evidence.refusal is None:
             number = ": the number of images is that of the maps that were accepted"
             if maps is None or not len(maps):
-                number = f" or more than {evidence.network.most_images} images, as the rank shows no number of them"
+                number = f" or more images than {evidence.network.most_images}, as the rank shows no number of them"
             said = (*said, f"several local steps{number}")
         return Reconstruction(
             images=acceptance.images.reshape(-1, *shape),
