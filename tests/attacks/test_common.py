@@ -129,7 +129,7 @@ def test_a_number_that_is_none_is_refused(name):
     observation = observed(plain())
     final = {key: value.clone() for key, value in observation.final.items()}
     final["3.weight"][0, 0] = float("nan")
-    with pytest.raises(InputError, match=r"'3\.weight' holds NaN"):
+    with pytest.raises(InputError, match=r"'3\.weight' of the checkpoint returned holds NaN"):
         run(name, Observation(observation.model, ((observation.initial, final),), (1, 8, 8)))
 
 
