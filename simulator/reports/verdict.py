@@ -399,7 +399,7 @@ def _held(good: pd.DataFrame) -> str:
     if not (doubted > 0).any():
         return ""
     row = good.loc[doubted.idxmax()]
-    among = "" if pd.isna(row.num_held) else f", among {counted(row.num_held, 'candidate')}"
+    among = f", among {counted(row.num_held, 'candidate')}" if row.num_held > 0 else ""  # others return more than N
     return (
         f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)}"
         f"{in_this_setting(row, good)} in round {row['round']} and held back {row.held - row.recovered:.0f} that it "

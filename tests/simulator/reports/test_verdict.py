@@ -158,6 +158,8 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
     )
     assert found.level == "partly exposed"
     assert "by attack 'span', counting those that the attack held back (0 of them returned)." in found.headline
+    among = verdict(table({"num_reconstructed": 0, "held": 5, "num_held": 7})).of("shown")
+    assert any("not sure of, among 7 candidates: the attacker has 5" in line for line in among)
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert f"{held}attacker has 5." in found.of("shown")
     assert any("gave up in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
