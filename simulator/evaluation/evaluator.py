@@ -238,7 +238,7 @@ def evaluate(
     scores = score(
         truth.private, images, truth.pool, generator, held=held, transformations=truth.views, labels=truth.labels
     )
-    counts = {"num_private": len(truth.private)} | counts_of(found)
+    counts = {"num_private": len(truth.private)} | counts_of(observation, found)
     columns, notes = measure_update(observation, knowledge)
     attack = FinishedAttack(truth, observation, knowledge, found, counts | scores.columns() | columns)
     _, more = _taken({name: partial(measure, attack) for name, measure in MEASURES.items()}, attack.columns)
@@ -251,14 +251,17 @@ def evaluate(
     return Evaluation(attack.columns, _samples(scores, found, key, truth.numbers), notes)
 
 
-def counts_of(found: Reconstruction) -> dict[str, Any]:
+def counts_of(observation: Observation, found: Reconstruction) -> dict[str, Any]:
     """Return the columns of the attack's own counts."""
+    rounds = range(len(observation.pairs))
+    sent = sum(int(value.count_nonzero()) for place in rounds for value in observation.delta(place).values())
     return {
         "num_inferred": found.num_inferred,
         "num_reconstructed": len(found.images),
         "num_features": None if found.features is None else len(found.features),
         "num_held": len(found.held_pixels()),
         "relative_residual": found.relative_residual,
+        "determined": sent / found.images.numel() if len(found.images) else None,
     }
 
 

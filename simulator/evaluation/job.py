@@ -269,7 +269,7 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
         columns, notes = measure_update(observation, knowledge)
         if job.setting.candidates is None:
             notes = [NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC, *notes]
-        return {"private": Evaluation(told | counts_of(found) | columns, [], [truth, *notes])}
+        return {"private": Evaluation(told | counts_of(observation, found) | columns, [], [truth, *notes])}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
     if images is not None and of_round is not None:

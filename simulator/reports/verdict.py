@@ -40,7 +40,7 @@ from simulator.reports.verdict_words import (
     viewer,
     whose,
 )
-from simulator.results.cells import EXPLAINED, likely_right
+from simulator.results.cells import DETERMINED, likely_right
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
 from simulator.rundir.exposure_rows import EXPOSED, are_candidates, are_told, exposure_rows, in_this_setting, worst_of
@@ -50,6 +50,7 @@ NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
 OURS = "attacks."  # how the modules of our attacks begin
 REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
+OF_FEW = "; images of nobody explain an update as well that has fewer numbers than they have pixels"
 MOST = 6  # reasons of one kind that are named
 MOST_SETTINGS = 6  # settings of a sweep that are named
 TELLS_CLASSES = 0.5  # counts of classes are shown if their error is at most this share of a guess's
@@ -323,7 +324,7 @@ def _how_sure(row: pd.Series) -> str:
         return f"{passed} and {left}" if left else passed
     if not left:
         return "how sure is not known: the true images are not"
-    return f"{'very likely right' if row.relative_residual < EXPLAINED else 'doubtful'}: they {left}"
+    return f"{'very likely right' if row.sure else 'doubtful'}: they {left}"
 
 
 def _doubtful(good: pd.DataFrame) -> list[str]:
@@ -331,7 +332,7 @@ def _doubtful(good: pd.DataFrame) -> list[str]:
     rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool) & ~good.attack.isin(BASELINES)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
-        "more: they may be noise, and are not counted"
+        f"more: they may be noise, and are not counted{OF_FEW if (of.determined < DETERMINED).any() else ''}"
         for attack, of in rows.groupby("attack")
     ]
 

@@ -8,20 +8,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Shares of an update that very likely right images may leave unexplained. A search without a test of its own that
-# leaves a third of it may have found noise. Images that passed a test against decoys may leave more: exact ones left
-# 0.15 after long training, strays 0.83 (docs/records/rounds.md).
+# leaves more may have found noise. Images that passed a test against decoys may leave more: exact ones left 0.15 after
+# long training, strays 0.83 (docs/records/audit.md, docs/records/rounds.md).
 TESTED = 0.5
-EXPLAINED = 0.1
+EXPLAINED = 0.05
+DETERMINED = 1.0  # numbers of the update for each pixel, below which images of nobody explain it as well
 
 
 def likely_right(rows: "pd.DataFrame") -> "pd.Series":
     """Return whether images without a truth are very likely right: they passed the attack's own test and
-    explain half of the update, or explain nearly all of it."""
+    explain half of the update, or explain nearly all of an update that determines them."""
     import pandas as pd
 
     tested = rows["num_vouched"] if "num_vouched" in rows else pd.Series(float("nan"), index=rows.index)
     passed = (pd.to_numeric(tested).astype("float64") > 0) & ~(rows["relative_residual"] >= TESTED)
-    return passed | (rows["relative_residual"] < EXPLAINED)
+    known = pd.to_numeric(rows["determined"]) if "determined" in rows else pd.Series(float("nan"), index=rows.index)
+    return passed | ((rows["relative_residual"] < EXPLAINED) & ~(known < DETERMINED))
 
 
 def client(row: "pd.Series", column: Column) -> str:

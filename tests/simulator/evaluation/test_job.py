@@ -52,6 +52,8 @@ def test_a_job_stores_its_reconstruction_and_returns_its_rows(tmp_path):
     assert row["status"] == "ok", row["detail"]
     assert (row["num_private"], row["num_reconstructed"], len(samples)) == (3, 6, 3)
     assert json.loads(row["knowledge"]) == {"num_private": 3}
+    parameters = 64 * 16 + 16 + 16 * 10 + 10  # none of the update's numbers is 0
+    assert row["determined"] == parameters / (6 * 64)
     assert CellStore(job.root).reconstruction_path(job.key, "ntk").exists()
 
 

@@ -297,6 +297,10 @@ def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
     sure = verdict(table(blind | {"num_inferred": 10, "num_reconstructed": 9, "relative_residual": 0.002}))
     assert sure.level == "exposed"
     assert "finds 9 images of 10 that the update shows (very likely right: they leave 0.002" in sure.headline
+    # a hundredth of the numbers was sent (random_k), and none of 200 images was right (docs/records/audit.md)
+    few = {"num_inferred": 10, "num_reconstructed": 20, "relative_residual": 0.04, "determined": 0.4, "attack": "ntk"}
+    anything = verdict(table(blind | few))
+    assert anything.level == "nothing shown" and "fewer numbers than they have pixels" in " ".join(anything.of(*LIMITS))
     doubtful = verdict(table(blind | {"num_inferred": 10, "num_reconstructed": 16, "relative_residual": 0.7}))
     assert doubtful.level == "nothing shown"
     assert "Attack 'span' returned images that leave 0.7 of an update unexplained or more: they may be noise" in str(

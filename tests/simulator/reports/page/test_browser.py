@@ -94,7 +94,8 @@ LEVELS = {
     "partly exposed": [leakage_row(1, 0, 2), leakage_row(1, 1, 0)],
     "members only": [leakage_row(1, 0, 0), leakage_row(1, 1, 0, membership_auc=0.5)],
     "attack broke": [leakage_row(1, 0, 0, membership_auc=0.5),
-                     leakage_row(1, 0, attack="ntk", status="failed", detail="RuntimeError: " + "/a_long_folder" * 12)],
+                     leakage_row(1, 0, attack="ntk", status="failed", membership_auc=None,
+                                 detail="RuntimeError: " + "/a_long_folder" * 12)],
 }  # fmt: skip
 
 
