@@ -171,15 +171,20 @@ def without_candidates(public: ImageFiles, candidates: ImageFiles) -> tuple[Imag
     return ImageFiles(public.names, (int(kept.sum()),), public.images[kept], False, labels), line
 
 
-class MembershipResult(NamedTuple):
-    """The result for candidates: columns of the leakage table, notes for `detail`, and all scores as a CSV file."""
+class Measured(NamedTuple):
+    """What is measured of an update whatever became of the attack.
+
+    columns: of the leakage table.
+    notes: for `detail`.
+    table: a CSV file with the scores of all candidates, None if there are none.
+    """
 
     columns: dict[str, Any]
     notes: list[str]
     table: bytes | None = None
 
 
-def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> MembershipResult:
+def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Measured:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
         observation.without_zero_updates()  # raises where there is nothing to tell anybody from
@@ -191,10 +196,10 @@ def tell_candidates(source: AuditCandidates, observation: Observation, knowledge
         found = Calibrated.of(residual[different.first], others)
         table = membership_table(residual, found, different).encode()
         notes = [*told.warnings, *filter(None, [scale_warning(candidates, observation), left_out])]
-        return MembershipResult({} if found is None else found.columns(), notes, table)
+        return Measured({} if found is None else found.columns(), notes, table)
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        return MembershipResult({}, [f"{NAME}: {kind}{error}"])
+        return Measured({}, [f"{NAME}: {kind}{error}"])
 
 
 def check_candidates(path: str | None, public: str | None, shape: Shape) -> None:

@@ -23,7 +23,7 @@ from simulator.evaluation.candidate_images import (
     GIVE_PUBLIC,
     NOT_TRIED,
     AuditCandidates,
-    MembershipResult,
+    Measured,
     tell_candidates,
 )
 from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_alone, measure_update, nothing_of
@@ -107,7 +107,7 @@ class Job:
         """The columns of every table that identify its rows within the cell."""
         return {**self.key.columns, "attack": self.attack.label}
 
-    def files(self, members: MembershipResult, found: Reconstruction | None = None) -> dict[str, bytes]:
+    def files(self, members: Measured, found: Reconstruction | None = None) -> dict[str, bytes]:
         """Return the files of the candidates and of a reconstruction, by their paths below the cell's folder."""
         store, files = CellStore(Path()), {}
         if found is not None:
@@ -174,7 +174,7 @@ def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, repo
         with time_limit(job.timeout, alive=reporter.still_alive):
             return finished(job, attacked, granted, partial(metadata.distilled_images, tensors))
     except (Exception, SystemExit) as error:
-        aside = MembershipResult({}, [])
+        aside = Measured({}, [])
         with contextlib.suppress(Exception), time_limit(job.timeout, alive=reporter.still_alive):
             aside = _aside(job, metadata.recorded, metadata.observation(tensors), metadata.granted(tensors))
         return Finished(fault(job, error, start, metadata.recorded, told, aside), job.files(aside))
@@ -186,7 +186,7 @@ def fault(
     start: float,
     recorded: RecordedObservation | None,
     told: str = "",
-    aside: MembershipResult = MembershipResult({}, []),
+    aside: Measured = Measured({}, []),
 ) -> JobResult:
     """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
     as JSON. aside: what the update tells without the attack."""
@@ -241,19 +241,21 @@ def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
     return privacy_columns(*of), privacy_notes(*of)
 
 
-def _candidates(job: Job, observation: Observation, granted: Knowledge) -> MembershipResult:
+def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Measured:
     """Tell which of the candidates are members, if the job has some."""
     source = job.setting.candidates
-    return MembershipResult({}, []) if source is None else tell_candidates(source, observation, granted)
+    return Measured({}, []) if source is None else tell_candidates(source, observation, granted)
 
 
-def _aside(job: Job, recorded: RecordedObservation, observation: Observation, granted: Knowledge) -> MembershipResult:
+def _aside(job: Job, recorded: RecordedObservation, observation: Observation, granted: Knowledge) -> Measured:
     """Return what an update tells whatever became of the attack: which candidates and private images are members, how
     many images each class has, and how many it has room for."""
     members = _candidates(job, observation, granted)
-    truth = _truth(job, Attacked(recorded, observation, granted, nothing_of(observation)))
-    columns, notes = measure_alone(truth, observation, granted)
-    return members._replace(columns=columns | members.columns, notes=[*members.notes, *notes])
+    with contextlib.suppress(Exception):  # private images that cannot be read cost no candidates
+        truth = _truth(job, Attacked(recorded, observation, granted, nothing_of(observation)))
+        columns, notes = measure_alone(truth, observation, granted)
+        return members._replace(columns=columns | members.columns, notes=[*members.notes, *notes])
+    return members
 
 
 def _truth(job: Job, attacked: Attacked) -> Truth | str:
