@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, cycle
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +73,7 @@ class Observation:
         if not self.trainable:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
         expected = self.model.state_dict()
-        for state, way in ((state, way) for pair in self.pairs for state, way in zip(pair, WAYS, strict=True)):
+        for state, way in zip(chain(*self.pairs), cycle(WAYS), strict=False):
             for name, tensor in state.items():
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:

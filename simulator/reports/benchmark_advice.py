@@ -91,25 +91,26 @@ def advice(table: pd.DataFrame, before: float) -> list[str]:
 
 
 def _conclusion(within: pd.DataFrame, plain: pd.Series) -> str:
-    those = f"costs at most {100 * ACCEPTED:.0f} points of accuracy"
+    little = f"at most {100 * ACCEPTED:.0f} points of accuracy"
     if within.empty:
-        return f"None of the defenses {those}."
+        return f"None of the defenses costs {little}."
     best = within.iloc[0]
     if not best.leak < plain.leak:
         least = f"{plain.leak:.0%} of the private images"
-        return f"None of the defenses that {those.replace('costs', 'cost')} lets less through than no defense: {least}."
+        return f"None of the defenses that cost {little} lets less through than no defense: {least}."
     interval = members = missing = ""
     if pd.notna(best[HIGH]):
-        of = "returned" if best.recovered_fraction < best.leak else "95 % interval"
-        share = f"{best.recovered_fraction:.0%}, with a 95 % interval of " if of == "returned" else ""
-        interval = f" ({of}: {share}{best[LOW]:.0%} to {best[HIGH]:.0%})"
+        ends = f"{best[LOW]:.0%} to {best[HIGH]:.0%}"
+        interval = f" (95 % interval: {ends})"
+        if best.recovered_fraction < best.leak:
+            interval = f" (returned: {best.recovered_fraction:.0%}, with a 95 % interval of {ends})"
     if pd.notna(best.get("membership_auc")):
         members = f" Members are told from others with an AUC of {best.membership_auc:.2f} (0.5: not at all)."
     if pd.notna(best.get("not_attacked_by")):
         missing = f" Not attacked by {best.not_attacked_by}."
     return (
-        f"{best.defense} lets least through of what {those}: {best.leak:.0%} of the private images{interval}, and "
-        f"{plain.leak:.0%} without a defense. The strongest attack on it is {best.attack}"
+        f"{best.defense} lets least through of what costs {little}: {best.leak:.0%} of the private images{interval}, "
+        f"and {plain.leak:.0%} without a defense. The strongest attack on it is {best.attack}"
         f"{', told the defense' if best.adaptive else ''} ({best.threat_model}). "
         f"Accuracy is {best.test_accuracy:.2f} ({_points(best.accuracy_difference)}).{members}{missing}"
     )

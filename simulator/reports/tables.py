@@ -31,9 +31,9 @@ FLOOR = (
     "their mean)."
 )
 FOUND = (
-    f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, or less than {TESTED:.0%} where "
-    "they passed the attack's own test; doubtful: others, and all of an update with fewer numbers than pixels. Nobody "
-    "compared them with the truth."
+    f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, if it has more numbers than they "
+    f"have pixels, or less than {TESTED:.0%} where they passed the attack's own test; doubtful: others. "
+    "Nobody compared them with the truth."
 )
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that has most in the last attacked round (*: told the "
