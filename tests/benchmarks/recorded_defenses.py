@@ -78,21 +78,29 @@ def differences(found: pd.DataFrame, recorded: pd.DataFrame) -> list[str]:
     """A line for every row that only one table has, and for every value that is not what it has to be."""
     own = recorded[recorded[PROCESSOR] == found[PROCESSOR].iloc[0]]
     known = recorded if own.empty else own
-    room = ROOM if own.empty else ROUNDING
-    names = FIGURES if own.empty else [name for name in known.select_dtypes("number") if name not in KEY]
     here, there = found.set_index(KEY), known.set_index(KEY)
     lines = [f"{key}: gone" for key in there.index.difference(here.index)]
     lines += [f"{key}: not recorded" for key in here.index.difference(there.index)]
     lines += [f"{name}: a column of one table only" for name in here.columns.symmetric_difference(there.columns)]
-    compared = [name for name in there if name in (*names, *SAME_EVERYWHERE) and name in here]
-    least, most = there.groupby(KEY)[compared].min(), there.groupby(KEY)[compared].max()
-    for key in here.index.intersection(least.index):
-        for name in compared:
-            value, low, high = here.at[key, name], least.at[key, name], most.at[key, name]
-            more = ROUNDING * max(1.0, abs(high)) if name in SAME_EVERYWHERE else room
-            if pd.isna(value) != pd.isna(low) or value < low - more or value > high + more:
-                lines.append(f"{key} {name}: {value}, recorded {low} to {high}")
+    names = [*FIGURES, *SAME_EVERYWHERE] if own.empty else there.columns.drop(PROCESSOR)
+    for name in here.columns.intersection(names):
+        more = ROOM if own.empty and name not in SAME_EVERYWHERE else ROUNDING
+        for key in here.index.intersection(there.index):
+            value, values = here.at[key, name], there.loc[[key], name].drop_duplicates().tolist()
+            if not lies_between(value, values, more):
+                lines.append(f"{key} {name}: {value}, recorded {' to '.join(sorted(map(str, values)))}")
     return sorted(lines)
+
+
+def lies_between(value: float | str, values: list, room: float) -> bool:
+    """Whether a cell is one of those recorded, or a number between the least and the greatest of them."""
+    if pd.isna(value) or isinstance(value, str):
+        return value in values or (pd.isna(value) and any(map(pd.isna, values)))
+    numbers = [each for each in values if pd.notna(each) and not isinstance(each, str)]
+    if not numbers:
+        return False
+    room *= max(1.0, abs(max(numbers)))
+    return min(numbers) - room <= value <= max(numbers) + room
 
 
 def main() -> None:

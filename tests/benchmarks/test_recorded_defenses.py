@@ -40,5 +40,14 @@ def test_beyond_that_a_row_that_is_gone_and_a_failure_are_differences_everywhere
     for processor in ("new", "third"):
         found = differences(table(processor, ("none", 1.0, 1), ("other", 0.0, 0)), RECORDED)
         said = {line.rpartition(")")[2] for line in found}
-        assert said == {" failures: 1, recorded 0 to 0", ": gone", ": not recorded"}
+        assert said == {" failures: 1, recorded 0", ": gone", ": not recorded"}
     assert differences(table("third", ("none", float("nan"), 0), ("noise", 0.5, 0)), RECORDED)
+
+
+def test_a_text_has_to_be_the_same_also_where_no_row_of_the_recorded_table_has_one():
+    recorded = RECORDED.assign(not_attacked_by=float("nan"))
+    found = table("new", ("none", 1.0, 0), ("noise", 0.7, 0)).assign(not_attacked_by=[None, "span (refused: why)"])
+    (line,) = differences(found, recorded)
+    assert line.endswith("not_attacked_by: span (refused: why), recorded nan")
+    assert len(differences(recorded[:2], recorded.assign(not_attacked_by=["other", None] * 2))) == 1
+    assert differences(found, recorded.assign(not_attacked_by=found.not_attacked_by.tolist() * 2)) == []
