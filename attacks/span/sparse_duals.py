@@ -66,9 +66,10 @@ class DualSpace:
         [W | b] of what the activation is fed before and after, where that is not the layer's output."""
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
         first, last = fed or (initial, final)
-        alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
+        # noise moves dead units, too, whose duals would then all look zero
+        alive = inside.norm(dim=1) > noise * (count**0.5 + SPARSITY.zero_widths)
         repeated = repeats(inside.unflatten(0, (rounds, -1)), SPARSITY.zero_widths * noise) if rounds > 1 else 1.0
         units = (alive.nonzero()[:, 0] % (len(alive) // rounds)).unique(return_inverse=True)[1]
         return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated, units)
@@ -183,9 +184,18 @@ class DualSpace:
     def explained_zeros(self) -> float:
         """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
         width, count = self.left.shape
-        free = count * self.repeats
-        crowded = max(CROWDED.least_zeros * width, free + CROWDED.chance * width)
-        return min(SPARSITY.free_choices * free + SPARSITY.chance * width, crowded)
+        free, lost = count * self.repeats, self.lost_in_noise()
+        chance = max(CROWDED.chance * width, lost)
+        crowded = max(CROWDED.least_zeros * width, free + chance)
+        return min(SPARSITY.free_choices * free + max(SPARSITY.chance * width, lost), crowded)
+
+    def lost_in_noise(self) -> float:
+        """How many entries of L c are expected to look zero for any c, in noise: an entry is below its tolerance where
+        the cosine of c and the row of L is below their ratio, the chance of which is that ratio times √(2N / π) at
+        most."""
+        usual = SPARSITY.zero_widths * self.noise * float((1 / self.values).norm()) / self.count**0.5
+        ratios = usual / self.left.norm(dim=1)
+        return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1).sum())
 
     def tolerance(self, directions: Tensor) -> Tensor:
         """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""

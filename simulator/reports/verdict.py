@@ -284,7 +284,7 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
         worst = worst_of(good)
         subject = "All clients together are" if worst.client == ALL else f"Client {worst.client} is"
         return (
-            f"{subject} exposed worst{in_this_setting(worst, good)}: in round {worst['round']} "
+            f"{subject} exposed worst{in_this_setting(worst, good)}{_no_less(worst, good)}: in round {worst['round']} "
             f"{viewer(worst.threat_model)} {_images(worst)}. The attack was {told(worst)}"
         )
     if "members" in exposed:
@@ -301,6 +301,18 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
             "nothing leaks"
         )
     return f"Nothing was shown to leak by {listed(labels)}, which does not mean that nothing leaks"
+
+
+def _no_less(worst: pd.Series, good: pd.DataFrame) -> str:
+    """Name the other clients of the same setting that lose as large a share of their images."""
+    own = good[(good.setting == worst.setting) & ~good.client.isin((ALL, worst.client))]
+    shares = own.groupby("client").share.max()
+    others = [str(client) for client in shares.index[shares >= worst.share]]
+    if worst.client == ALL or not others:
+        return ""
+    if len(others) > MOST:
+        return f", and {len(others)} others as badly"
+    return f", and client{'s' * (len(others) > 1)} {listed(others)} as badly"
 
 
 def _images(row: pd.Series) -> str:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
@@ -12,7 +13,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.front_layers import read_front_layers
 from attacks.networks.mlp import FrontLayers
-from attacks.span.acceptance import ExplanationTest, certainty, fit_images
+from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
     FirstLayers,
@@ -143,13 +144,15 @@ class PixelVariant(FirstLayerVariant[Candidates]):
             "certified": float(len(candidates.passed)),
         }
         if not evidence.regime.exact:
-            acceptance = judge.in_noise()
+            acceptance = judge.sure_in_noise(judge.in_noise())
         else:
             acceptance = judge.certain()
             facts |= constants_of(CERTAINTY)
             if judge.may_be_mixed:
                 acceptance = judge.with_extreme_points(acceptance)
                 facts |= {"extreme": float(len(acceptance.images))} | constants_of(EXTREME)
+        if len(acceptance.images) and (several := judge.may_be_several):
+            acceptance = replace(acceptance, reason=several)
         images = acceptance.images
         residual, held = candidates.test.residual(images), candidates.held(images)
         acceptance = replace(acceptance, residual=residual, facts=facts | acceptance.facts, held=held)
@@ -179,26 +182,30 @@ class PixelJudge:
 
     def certain(self) -> Acceptance:
         """Accept the images that are certain by the second layer and by the duals of the others."""
-        evidence, candidates = self.evidence, self.candidates
-        layers, tests = evidence.defense.layers, evidence.tests
-        starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
-        rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
+        candidates = self.candidates
         passed, loose = candidates.passed, candidates.below(candidates.threshold)
         few = len(passed) < ACCEPTANCE.few_sparse * (len(passed) + len(loose))
-        if candidates.sparsity_tested and few and evidence.count > 1:
+        if candidates.sparsity_tested and few and self.evidence.count > 1:
             loose = loose[:0]  # nothing hides zeros, yet few duals have any: the client may have mixed its images
         images = torch.cat([passed, loose])
         if not len(images):
             return self.explaining.judge(images, self.generator)
-        activate = candidates.test.activate
-        way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
-        apart = tells_signals_apart(tests.values(), evidence.count)
-        found = certainty(way, candidates.duals, candidates.directions, passed, loose, apart=apart)
-        sure = found.sure(images)
+        sure = self._certainty(loose).sure(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
+
+    def _certainty(self, loose: Tensor) -> Certainty:
+        """What determines the candidates that passed the sparsity test, then loose ones (P, in)."""
+        evidence, candidates, tests = self.evidence, self.candidates, self.evidence.tests
+        layers = evidence.defense.layers
+        starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
+        rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
+        activate = candidates.test.activate
+        way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
+        apart = tells_signals_apart(tests.values(), evidence.count)
+        return certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
 
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
@@ -209,6 +216,16 @@ class PixelJudge:
         # the set explains the update; zeros of duals confirm no single image of a completed update, so ρ has to
         near = acceptance.images[self.candidates.test.residual(acceptance.images) < self.candidates.threshold]
         return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
+
+    def sure_in_noise(self, acceptance: Acceptance) -> Acceptance:
+        """Leave out images of a large error where no zeros vouch for any: several that are one point, or not at rest."""
+        loose = self.candidates.below(self.candidates.threshold)
+        if len(self.candidates.passed) or len(acceptance.images) != len(loose) or len(loose) < 2:
+            return acceptance
+        error, typical = self._certainty(loose).error, float(torch.pdist(loose).median())
+        images = acceptance.images[error < CERTAINTY.error_in_noise * typical]
+        reason = f"nothing returned: noise moves candidates by {error.median():.2g}, which lie {typical:.2g} apart"
+        return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason)
 
     def _fitted(self, acceptance: Acceptance) -> Acceptance:
         """Fit the images to the first layer if noise has blurred them or they are too rough to explain the update."""
@@ -233,6 +250,26 @@ class PixelJudge:
             return False
         hopeful = acceptance.reason is None or (defense.count is not None and len(images) > 0)
         return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))
+
+    @property
+    def may_be_several(self) -> str:
+        """Why images may be means of several, which are nobody's; "" if zeros of duals vouch for them, or if they are
+        as many as they should be and can be compared. Where a network is nearly linear, images that send alike signals
+        show as one, their mean, which explains both layers."""
+        evidence, told = self.evidence, self.knowledge.num_private
+        several = "and what was found may be the mean of several images"
+        if len(self.candidates.passed) and evidence.count > 1:
+            return ""
+        if told is not None and told > evidence.inferred and not evidence.regime.exact:
+            return f"nothing returned: {told} images were expected, {evidence.inferred} stand out of noise, {several}"
+        if told is not None and told > evidence.count and not self.candidates.sparsity_tested:
+            return f"nothing returned: {told} images were expected, {evidence.count} can be told apart, {several}"
+        loose = self.candidates.below(self.candidates.threshold)
+        if evidence.count > 1 and len(loose) < 2:
+            return f"nothing returned: one candidate of {evidence.count} has none beside it to be compared with, {several}"
+        if evidence.count == 1 and not (evidence.told or evidence.regime.exact or self.candidates.sparsity_tested):
+            return f"nothing returned: noise of {evidence.outside:.2g} may hide images, {several}"
+        return ""
 
     @property
     def may_be_mixed(self) -> bool:
