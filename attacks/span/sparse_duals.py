@@ -66,10 +66,9 @@ class DualSpace:
         [W | b] of what the activation is fed before and after, where that is not the layer's output."""
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
         first, last = fed or (initial, final)
+        alive = (final != initial).any(1)
         inside = (final - initial) @ rows.T
         noise = spectrum.noise(count)
-        # noise moves dead units, too, whose duals would then all look zero
-        alive = inside.norm(dim=1) > noise * (count**0.5 + SPARSITY.zero_widths)
         repeated = repeats(inside.unflatten(0, (rounds, -1)), SPARSITY.zero_widths * noise) if rounds > 1 else 1.0
         units = (alive.nonzero()[:, 0] % (len(alive) // rounds)).unique(return_inverse=True)[1]
         return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated, units)
@@ -132,7 +131,11 @@ class DualSpace:
         tolerance = self.tolerance(directions)
         clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
         duals = directions @ self.left.T if duals is None else duals
-        return ((duals.abs() < tolerance) & clean).sum(1)
+        return ((duals.abs() < tolerance) & clean & ~self.only_noise()).sum(1)
+
+    def only_noise(self) -> Tensor:
+        """Which rows of L (W,) are no more than noise, as it moves dead units too: L c is zero there for all c."""
+        return (self.left * self.values).norm(dim=1) < self.noise * (self.count**0.5 + SPARSITY.zero_widths)
 
     def leverage(self, directions: Tensor) -> Tensor:
         """The largest leverage (M,) that the rows of one unit have among those of all zeros of L c, c (M, N): 1 where c
@@ -183,7 +186,7 @@ class DualSpace:
 
     def explained_zeros(self) -> float:
         """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
-        width, count = self.left.shape
+        width, count = int((~self.only_noise()).sum()), self.left.shape[1]
         free, lost = count * self.repeats, self.lost_in_noise()
         chance = max(CROWDED.chance * width, lost)
         crowded = max(CROWDED.least_zeros * width, free + chance)
@@ -195,7 +198,7 @@ class DualSpace:
         most."""
         usual = SPARSITY.zero_widths * self.noise * float((1 / self.values).norm()) / self.count**0.5
         ratios = usual / self.left.norm(dim=1)
-        return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1).sum())
+        return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1)[~self.only_noise()].sum())
 
     def tolerance(self, directions: Tensor) -> Tensor:
         """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""

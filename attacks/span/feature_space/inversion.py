@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.interface.torch_tools import descend, half_cosine_by_ratios
+from attacks.interface.torch_tools import cast_state, descend, half_cosine_by_ratios
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.search.descent import descend_points, with_gradient
 from attacks.span.search.problems import outside
@@ -61,6 +61,29 @@ class PixelTest:
         size = g.square().sum(1)
         missed = outside(g, self.rows[:rank]).square().sum(1)
         return missed / (size if found is None else outside(g, found).square().sum(1) + SEARCH.deflation_floor * size)
+
+    def expected_error(self, image: Tensor, typical: float) -> float:
+        """E / `typical` of an image (C, H, W) at rest: what of it its features leave open.
+
+        With n pixels, r = g − P g, and s_j the singular values of r's derivative by the pixels,
+
+            σ² = ‖r‖² / (D − R − n),    E² = Σ_j min(σ² / s_j², typical² / n),
+
+        the expected squared distance of the image from the point that r is the noise of (ordinary least squares), where
+        no direction leaves more open than images differ in. typical: the usual distance of two images.
+        """
+        exact = replace(self, state=cast_state(self.state, image.device, torch.float64), rows=self.rows.double())
+        pixels, step = image.numel(), INVERSION.difference
+        with torch.no_grad():
+            around = image.double()[None]
+            rest = outside(exact.points(around), exact.rows)
+            moves = [step * eye.view(-1, *image.shape) for eye in torch.eye(pixels).to(around).split(INVERSION.batch)]
+            slopes = [(outside(exact.points(around + move), exact.rows) - rest) / step for move in moves]
+            derivative = torch.cat(slopes)
+        squares = torch.linalg.eigvalsh(derivative @ derivative.T).clamp_min(torch.finfo(torch.float64).tiny)
+        spare = max(derivative.shape[1] - len(self.rows) - pixels, 1)
+        least = typical**2 / pixels
+        return float((rest.square().sum() / spare / squares).clamp_max(least).sum().sqrt()) / typical
 
     def polish(self, images: Tensor, rank: int, descent: Descent, found: Tensor | None = None) -> Tensor:
         """The images (M, C, H, W) after descent of `loss`."""

@@ -156,16 +156,30 @@ class FeatureSearch:
         if not len(accepted):
             return False
         polished = self._judged(self.pixels.polish(accepted, len(self.update.rows), INVERSION.accepted_polish))
-        # other images have the same features where these are not nearly as many as pixels, zeros aside
-        with torch.no_grad():
-            active = (self.update.network.features(self.state, polished.images) != 0).sum(1)
-        kept = active >= FEATURE.determined * math.prod(self.update.shape)
+        kept = self._determined(polished.images)
         self.undetermined += int((~kept).sum())
         if self.update.factors.exact and not self.momentum.value:  # both equations hold exactly, or at another step
             kept &= polished.gradient < FEATURE.exact_gradient
         self.held = self.held.join(polished.at(~kept))
         self.found = self.found.join(polished.at(kept))
         return bool(kept.any())
+
+    def _determined(self, images: Tensor) -> Tensor:
+        """Whether no other images have the features of these (M, C, H, W), (M,) bool. Without a second layer that tests
+        features, and without single steps, decoys that are as wrong as the images would be all that speaks for them."""
+        with torch.no_grad():
+            active = (self.update.network.features(self.state, images) != 0).sum(1)
+        pixels = math.prod(self.update.shape)
+        kept = active >= FEATURE.determined * pixels
+        if self.update.test is None and not self.update.factors.exact:
+            return torch.zeros_like(kept)
+        if pixels > FEATURE.most_pixels:
+            return kept
+        together = torch.cat([self.found.images, images]).flatten(1)
+        typical = float(torch.pdist(together).median() if len(together) > 1 else together.norm())
+        for i in kept.nonzero()[:, 0].tolist():
+            kept[i] = self.pixels.expected_error(images[i], typical) < FEATURE.left_open
+        return kept
 
     def beside(self) -> Tensor:
         """The images (H, C, H, W) that were judged and not accepted, lowest λ first, distinct, two for each at most."""

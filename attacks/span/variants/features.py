@@ -95,8 +95,8 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
             reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}, where {demanded}"
         if candidates.undetermined:
             reason = (
-                f"{candidates.undetermined} images are not returned: they pass both tests, but have fewer features "
-                "that are not zero than pixels, so that other images have the same"
+                f"{candidates.undetermined} images are not returned: they pass both tests, but their features leave "
+                "other images open"
             )
         left = evidence.relative_residual(candidates.points()) if len(found.images) else 1.0
         return Acceptance(found.images, found.gradient, reason, left, facts, candidates.beside())

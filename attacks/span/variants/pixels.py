@@ -218,7 +218,7 @@ class PixelJudge:
         return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
 
     def sure_in_noise(self, acceptance: Acceptance) -> Acceptance:
-        """Leave out images of a large error where no zeros vouch for any: several that are one point, or not at rest."""
+        """Leave out images of a large error where no zeros vouch for any: they are one point, or not at rest."""
         loose = self.candidates.below(self.candidates.threshold)
         if len(self.candidates.passed) or len(acceptance.images) != len(loose) or len(loose) < 2:
             return acceptance
@@ -266,7 +266,7 @@ class PixelJudge:
             return f"nothing returned: {told} images were expected, {evidence.count} can be told apart, {several}"
         loose = self.candidates.below(self.candidates.threshold)
         if evidence.count > 1 and len(loose) < 2:
-            return f"nothing returned: one candidate of {evidence.count} has none beside it to be compared with, {several}"
+            return f"nothing returned: one candidate of {evidence.count} has none to be compared with, {several}"
         if evidence.count == 1 and not (evidence.told or evidence.regime.exact or self.candidates.sparsity_tested):
             return f"nothing returned: noise of {evidence.outside:.2g} may hide images, {several}"
         return ""

@@ -1,0 +1,74 @@
+"""Updates that look like those of images that nobody has: `span` returned these, and holds them now."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import Knowledge, Observation
+from attacks.span.feature_space.inversion import PixelTest
+from attacks.span.feature_space.network import FeatureNetwork
+from tests.attacks.conftest import digits
+from tests.attacks.span.conftest import SHAPE, client, run
+
+
+def mlp(activation, seed=0):
+    torch.manual_seed(seed)
+    layers = [nn.Flatten(), nn.Linear(64, 256), activation(), nn.Linear(256, 64), activation(), nn.Linear(64, 10)]
+    return nn.Sequential(*layers)
+
+
+def noisy(observation, share, seed=0):
+    """The observation with Gaussian noise, relative to each tensor's update."""
+    draws, (sent, returned) = torch.Generator().manual_seed(seed), observation.pairs[0]
+    moved = {name: returned[name] - sent[name] for name in sent}
+    noise = {
+        name: share * value.norm() / math.sqrt(value.numel()) * torch.randn(value.shape, generator=draws)
+        for name, value in moved.items()
+    }
+    return Observation(observation.model, ((sent, {name: returned[name] + noise[name] for name in sent}),), SHAPE)
+
+
+@pytest.mark.parametrize("told", [None, 8])
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_the_mean_of_several_images_is_held(told, share):
+    """Signals of a class through a nearly linear network are alike: all but their sum is lost in noise, or in float32's
+    rounding, and the mean image explains the second layer's update."""
+    images, model = digits(8), mlp(nn.Sigmoid)
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    nn.functional.cross_entropy(model(images), torch.zeros(8, dtype=torch.long)).backward()
+    returned = {name: value - 1e-4 * value.grad for name, value in model.named_parameters()}
+    seen = Observation(model, ((sent, {name: value.detach() for name, value in returned.items()}),), SHAPE)
+    found = run(noisy(seen, share), Knowledge(num_private=told))
+    mean = torch.cdist(found.held.flatten(1), images.mean(0).flatten()[None]).min()
+    assert len(found.images) == 0 and mean < 0.2 and "mean of several images" in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_image_after_a_noisy_step_of_adam_is_held(seed):
+    """Its update is the signs of its pixels: dead units, which noise moves, look like zeros of a dual."""
+    images = digits(seed + 1)[seed:]
+    observation = client(mlp(nn.ReLU, seed), images, batch=1, epochs=1, lr=1e-3, optimizer=torch.optim.Adam)
+    for share in (1e-3, 0.05):
+        assert len(run(noisy(observation, share)).images) == 0
+    exact = client(mlp(nn.ReLU, seed), images, batch=1, epochs=1, lr=0.05)
+    assert torch.allclose(run(exact).images, images, atol=1e-3)  # by SGD it is returned
+
+
+def test_the_error_that_is_expected_of_an_image_is_that_of_least_squares():
+    """A linear body of singular values 2, 1 and 0 by hand: the last direction is open."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 20, bias=False), nn.Linear(20, 5))
+    body = torch.zeros(20, 3)
+    body[0, 0], body[1, 1], body[2:, :] = 2.0, 1.0, 0.0
+    with torch.no_grad():
+        model[1].weight.copy_(body)
+    network = FeatureNetwork(model, ("2",), None, False)
+    rows = torch.zeros(1, 21)
+    rows[0, -1] = 1.0  # the features (2, 1, 0, …) of the image are all that is left
+    test = PixelTest(network, model.state_dict(), rows)
+    image = torch.tensor([1.0, 1.0, 1.0]).view(1, 1, 3)
+    variance = 5.0 / (21 - 1 - 3)
+    cap = 30.0**2 / 3
+    wanted = math.sqrt(variance / 4 + variance / 1 + cap) / 30.0
+    assert abs(test.expected_error(image, 30.0) - wanted) < 1e-6
