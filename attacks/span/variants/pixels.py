@@ -143,16 +143,15 @@ class PixelVariant(FirstLayerVariant[Candidates]):
             "accepted_up_to": candidates.threshold,
             "certified": float(len(candidates.passed)),
         }
-        if not evidence.regime.exact:
-            acceptance = judge.sure_in_noise(judge.in_noise())
-        else:
-            acceptance = judge.certain()
+        exact = evidence.regime.exact
+        acceptance = judge.certain() if exact else judge.sure_in_noise(judge.in_noise())
+        if len(acceptance.images) and (several := judge.may_be_several):
+            acceptance = replace(acceptance, reason=several)
+        if exact:
             facts |= constants_of(CERTAINTY)
             if judge.may_be_mixed:
                 acceptance = judge.with_extreme_points(acceptance)
                 facts |= {"extreme": float(len(acceptance.images))} | constants_of(EXTREME)
-        if len(acceptance.images) and (several := judge.may_be_several):
-            acceptance = replace(acceptance, reason=several)
         images = acceptance.images
         residual, held = candidates.test.residual(images), candidates.held(images)
         acceptance = replace(acceptance, residual=residual, facts=facts | acceptance.facts, held=held)
@@ -284,10 +283,11 @@ class PixelJudge:
         rows = self.candidates.duals.rows
         low, high = (bound.expand(1, *self.shape).flatten() for bound in self.knowledge.input_bounds(rows))
         extreme = extreme_images(rows, low, high, EXTREME.directions, self.generator).float()
-        extreme = extreme[beside(acceptance.images, extreme)][: self.candidates.missing]
+        certain = acceptance.images if acceptance.reason is None else acceptance.images[:0]
+        extreme = extreme[beside(certain, extreme)][: self.candidates.missing]
         if not len(extreme):
             return acceptance
-        return replace(acceptance, images=torch.cat([acceptance.images, extreme]), reason=None)
+        return replace(acceptance, images=torch.cat([certain, extreme]), reason=None)
 
 
 def linear_layers_of(observation: Observation) -> FrontLayers:
