@@ -25,6 +25,7 @@ gradients; it holds just as well over any number of local steps, for the units t
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -131,8 +132,9 @@ class DualSpace:
         tolerance = self.tolerance(directions)
         clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
         duals = directions @ self.left.T if duals is None else duals
-        return ((duals.abs() < tolerance) & clean & ~self.only_noise()).sum(1)
+        return ((duals.abs() < tolerance) & clean & ~self.only_noise).sum(1)
 
+    @cached_property
     def only_noise(self) -> Tensor:
         """Which rows of L (W,) are no more than noise, as it moves dead units too: L c is zero there for all c."""
         return (self.left * self.values).norm(dim=1) < self.noise * (self.count**0.5 + SPARSITY.zero_widths)
@@ -169,7 +171,7 @@ class DualSpace:
         """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
         and not far fewer than the median of such c; and c is independent of sparser ones. A mixture of duals has many
         zeros too, but fewer than its parts."""
-        zeros, enough = self.zeros(directions), self.explained_zeros()
+        zeros, enough = self.zeros(directions), self.explained_zeros
         if (many := zeros[zeros > enough]).numel():
             typical = float(many.median())
             enough = max(enough, typical - SPARSITY.below_typical * typical**0.5)
@@ -184,21 +186,23 @@ class DualSpace:
                 kept.append(i)
         return torch.tensor(kept, dtype=torch.long, device=directions.device)
 
+    @cached_property
     def explained_zeros(self) -> float:
         """How many zeros chance and N − 1 free choices explain, each as often as rounds repeat a unit's duals."""
-        width, count = int((~self.only_noise()).sum()), self.left.shape[1]
-        free, lost = count * self.repeats, self.lost_in_noise()
+        width, count = int((~self.only_noise).sum()), self.left.shape[1]
+        free, lost = count * self.repeats, self.lost_in_noise
         chance = max(CROWDED.chance * width, lost)
         crowded = max(CROWDED.least_zeros * width, free + chance)
         return min(SPARSITY.free_choices * free + max(SPARSITY.chance * width, lost), crowded)
 
+    @cached_property
     def lost_in_noise(self) -> float:
         """How many entries of L c are expected to look zero for any c, in noise: an entry is below its tolerance where
         the cosine of c and the row of L is below their ratio, the chance of which is that ratio times √(2N / π) at
         most."""
         usual = SPARSITY.zero_widths * self.noise * float((1 / self.values).norm()) / self.count**0.5
         ratios = usual / self.left.norm(dim=1)
-        return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1)[~self.only_noise()].sum())
+        return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1)[~self.only_noise].sum())
 
     def tolerance(self, directions: Tensor) -> Tensor:
         """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""
@@ -235,7 +239,7 @@ def sparsest_of_many(space: DualSpace, coordinates: Tensor, known: Tensor) -> Te
     left = torch.arange(len(own), device=own.device)
     for share in DUAL.start_shares[: 1 if len(known) < CROWDED.all_starts_after * space.count else None]:
         found[left] = _from_start(space, coordinates[left], known, share)
-        left = left[space.zeros(found[left]) <= space.explained_zeros()]
+        left = left[space.zeros(found[left]) <= space.explained_zeros]
     return found
 
 
@@ -409,14 +413,14 @@ def _best_of_starts(
         c = _trimmed(space, units, own, c)
         zeros = space.zeros(torch.stack([best, c]))
         best = c if zeros[1] > zeros[0] else best
-        if zeros.max() > space.explained_zeros():
+        if zeros.max() > space.explained_zeros:
             break
     return best
 
 
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor | None:
     """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls; None without hope."""
-    enough, sure, rough = space.explained_zeros(), False, units.float()
+    enough, sure, rough = space.explained_zeros, False, units.float()
     for i in range(DUAL.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()

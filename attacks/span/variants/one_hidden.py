@@ -286,7 +286,7 @@ def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) ->
     signals = _fitted(duals, active, outputs)
     misfit = ((duals - signals @ outputs) * active).norm(dim=1) / duals.norm(dim=1)
     # one image leaves no unit that moved inactive: its update is its dual
-    sparse = (space.zeros(directions) > space.explained_zeros()) | (space.count == 1)
+    sparse = (space.zeros(directions) > space.explained_zeros) | (space.count == 1)
     usual = misfit[sparse].quantile(0.25) if sparse.any() else misfit.new_tensor(0.0)
     agrees = sparse & (misfit < (ONE_HIDDEN.of_usual_misfit * usual).clamp(*ONE_HIDDEN.misfit))
     kept = agrees.nonzero()[:, 0]

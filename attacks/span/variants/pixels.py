@@ -223,7 +223,8 @@ class PixelJudge:
             return acceptance
         error, typical = self._certainty(loose).error, float(torch.pdist(loose).median())
         images = acceptance.images[error < CERTAINTY.error_in_noise * typical]
-        reason = f"nothing returned: noise moves candidates by {error.median():.2g}, which lie {typical:.2g} apart"
+        moved = float(error.median())
+        reason = f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart"
         return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason)
 
     def _fitted(self, acceptance: Acceptance) -> Acceptance:

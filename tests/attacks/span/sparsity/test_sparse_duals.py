@@ -69,7 +69,7 @@ def test_far_fewer_zeros_than_the_others_have_pass_for_no_dual():
     assert duals.passing(true).sort().values.tolist() == [0, 1, 2, 3, 4, 5]
     mixed = torch.nn.functional.normalize(true[0] + true[1], dim=0)
     both = int((sparse[:, :2] == 0).all(1).sum())
-    assert int(duals.zeros(mixed[None])) == both > duals.explained_zeros()
+    assert int(duals.zeros(mixed[None])) == both > duals.explained_zeros
     assert duals.passing(torch.cat([mixed[None], true[1:]])).sort().values.tolist() == [1, 2, 3, 4, 5]
 
 
@@ -153,7 +153,7 @@ def test_what_zeros_explain_falls_where_images_are_many_for_the_width():
     values, ends = torch.ones(1).double(), torch.zeros(0, 0).double()
     for width, count, zeros in ((1000, 200, 300.0), (1000, 100, 175.0), (1000, 250, 300.0), (1000, 400, 430.0)):
         duals = DualSpace(torch.ones(width, count), values, values, 0.0, (ends, ends))
-        assert abs(duals.explained_zeros() - zeros) < 1e-9
+        assert abs(duals.explained_zeros - zeros) < 1e-9
 
 
 def test_units_that_noise_alone_has_moved_are_zeros_of_no_dual():
@@ -163,6 +163,6 @@ def test_units_that_noise_alone_has_moved_are_zeros_of_no_dual():
     duals = replace(duals, noise=1e-5)
     dead = 1e-5 * torch.randn(40, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     moved = replace(duals, left=torch.cat([duals.left, dead]))
-    assert moved.only_noise().nonzero()[:, 0].tolist() == list(range(200, 240))
+    assert moved.only_noise.nonzero()[:, 0].tolist() == list(range(200, 240))
     assert torch.equal(moved.zeros(true), duals.zeros(true)) and int(duals.zeros(true).min()) > 60
-    assert moved.explained_zeros() == duals.explained_zeros()
+    assert moved.explained_zeros == duals.explained_zeros
