@@ -102,6 +102,23 @@ def test_of_equal_rows_the_one_that_needed_less_is_the_worst():
     assert found.headline.startswith("Client 5 is exposed worst")
 
 
+def test_clients_that_lose_as_large_a_share_are_named_beside_the_worst():
+    def said(*rows):
+        return verdict(table(*rows)).headline.partition(":")[0]
+
+    others = [recovered(8, client=2), recovered(8, client=4, round=2), recovered(7, client=1)]
+    assert said(recovered(8, client=0), *others) == "Client 0 is exposed worst, and clients 2 and 4 as badly"
+    assert said(recovered(8, client=0), *others[1:]) == "Client 0 is exposed worst, and client 4 as badly"
+    assert said(recovered(8, client=0), others[2]) == "Client 0 is exposed worst"
+    assert said(*(recovered(8, client=n) for n in range(9))) == "Client 0 is exposed worst, and 8 others as badly"
+
+
+def test_without_the_truth_the_first_round_is_named_not_the_one_explained_best():
+    found = {"recovered": None, "num_reconstructed": 8, "num_inferred": 8, "num_vouched": 8}
+    rows = [found | {"round": 1, "relative_residual": 0.02}, found | {"round": 5, "relative_residual": 0.001}]
+    assert "in round 1 the server finds 8 images of 8" in verdict(table(*rows)).headline
+
+
 def test_the_rounds_in_which_the_worst_client_loses_images_are_named():
     rows = [recovered(count, round=number) for number, count in enumerate([8, 8, 8, 0, 8, 0], start=1)]
     assert "Client 0 loses images to the server in rounds 1–3 and 5, of 6 rounds attacked." in verdict(table(*rows)).of(
