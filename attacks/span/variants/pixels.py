@@ -145,13 +145,13 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         }
         exact = evidence.regime.exact
         acceptance = judge.certain() if exact else judge.sure_in_noise(judge.in_noise())
-        if len(acceptance.images) and (several := judge.may_be_several):
-            acceptance = replace(acceptance, reason=several)
+        if len(acceptance.images) and (reason := judge.reason_to_hold):
+            acceptance = replace(acceptance, reason=reason)
         if exact:
             facts |= constants_of(CERTAINTY)
-            if judge.may_be_mixed:
-                acceptance = judge.with_extreme_points(acceptance)
-                facts |= {"extreme": float(len(acceptance.images))} | constants_of(EXTREME)
+        if exact and judge.may_be_mixed:
+            acceptance = judge.with_extreme_points(acceptance)
+            facts |= {"extreme": float(len(acceptance.images))} | constants_of(EXTREME)
         images = acceptance.images
         residual, held = candidates.test.residual(images), candidates.held(images)
         acceptance = replace(acceptance, residual=residual, facts=facts | acceptance.facts, held=held)
@@ -225,7 +225,8 @@ class PixelJudge:
         images = acceptance.images[error < CERTAINTY.error_in_noise * typical]
         moved = float(error.median())
         reason = f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart"
-        return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason)
+        facts = acceptance.facts | constants_of(CERTAINTY)
+        return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason, facts=facts)
 
     def _fitted(self, acceptance: Acceptance) -> Acceptance:
         """Fit the images to the first layer if noise has blurred them or they are too rough to explain the update."""
@@ -252,7 +253,7 @@ class PixelJudge:
         return hopeful and len(candidates.passed) < (1 if defense.intervals is None else len(images))
 
     @property
-    def may_be_several(self) -> str:
+    def reason_to_hold(self) -> str:
         """Why images may be means of several, which are nobody's; "" if zeros of duals vouch for them, or if they are
         as many as they should be and can be compared. Where a network is nearly linear, images that send alike signals
         show as one, their mean, which explains both layers."""
