@@ -49,11 +49,19 @@ from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.one_hidden import OneHiddenVariant
 from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
+from attacks.span.variants.several_patches import SeveralVariant, networks_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.private_set import infer_pixel_mean
 
 SomeVariant = (
-    PixelVariant | OneHiddenVariant | FeatureVariant | FewFeaturesVariant | MapVariant | VectorVariant | PatchVariant
+    PixelVariant
+    | OneHiddenVariant
+    | FeatureVariant
+    | FewFeaturesVariant
+    | MapVariant
+    | VectorVariant
+    | PatchVariant
+    | SeveralVariant
 )
 
 
@@ -128,6 +136,8 @@ class SpanAttack(SearchOptions, Attack):
         layers = () if network is None else network.layers[:2]
         needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
         if network is None or len(layers) < 2 or not needed <= set(observation.trainable):
+            if patches is not None and (own := networks_of(observation, patches)):
+                return SeveralVariant(observation, patches, own)
             if pairs := map_networks_of(observation):
                 return MapVariant(observation, knowledge, pairs)
             if patches is not None:

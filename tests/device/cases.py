@@ -95,7 +95,7 @@ def few_maps(budget: int) -> Context:
         stack.enter_context(mock.patch.object(thresholds.MAP_SEARCH, name, value))
     for name, value in {"degree": 80, "most_directions": 8}.items():
         stack.enter_context(mock.patch.object(thresholds.MAP_KERNEL, name, value))
-    stack.enter_context(mock.patch.object(map_search, "_bound", lambda by_chance: math.inf))
+    stack.enter_context(mock.patch.object(map_search, "_least_wrong", lambda update, by_chance, decoys: math.inf))
     return stack
 
 

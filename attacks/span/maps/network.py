@@ -1,9 +1,10 @@
-"""Pairs of convolutions that give away feature maps: one update holds the first one's input, the other tests it.
+"""Pairs of layers that give away feature maps: a convolution's update holds its input, that of a later layer tests it.
 
-Both are found by running a network of any class and watching what its convolutions are fed. A pair can be used where
-everything between the two depends on the first one's input alone (normalization, activation, pooling), not on a
-shortcut around it, and something is nonlinear, as a ReLU: an affine path takes mixtures of maps to mixtures of what the
-second one saw.
+Both are found by running a network of any class and watching what its layers are fed. The later one is a convolution,
+or a linear layer that every position passes through. Between the two may lie anything that depends on the first one's
+input alone, and on no shortcut around it: normalization, activation, pooling, depthwise convolutions, whole blocks.
+Something has to be nonlinear beyond a scale, as a ReLU is: else mixtures of maps become mixtures of what the second
+layer saw, and pass.
 
 **Statistics** (`read_statistics`) with which BatchNorm normalized a client's batches come from the running ones that it
 returned. In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running
@@ -16,9 +17,11 @@ that batch's. In evaluation mode with them, the network makes of an image what i
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +29,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.interface.observation import State
 from attacks.networks.probing import as_fed, evaluating, probe, random_images, run_network, watched
+from attacks.span.maps.patches import geometry
 
 PROBES = 3  # maps fed in place of one image's: their number shows where they go
+NONLINEAR = 1e-4  # share of a mixture's image that lies in no mixture of its parts' images, from which a pair tells
 
 
 class _Reached(Exception):
@@ -36,7 +41,7 @@ class _Reached(Exception):
 
 @dataclass(frozen=True)
 class MapNetwork:
-    """A pair of consecutive convolutions of a network.
+    """A convolution of a network, and a later layer, of convolution or linear, that tests what the first was fed.
 
     first, second: their names.
     chain: names of the modules from the first up to the second, if running them in order, and a ReLU where `rectified`,
@@ -59,8 +64,10 @@ class MapNetwork:
     rectified: bool = False
 
     def convolution(self, name: str) -> nn.Conv2d:
-        """One of the two convolutions."""
+        """One of the two layers. A linear one as the convolution of single pixels that it is, without its values."""
         module = self.model.get_submodule(name)
+        if isinstance(module, nn.Linear):
+            return nn.Conv2d(module.in_features, module.out_features, 1, device="meta")
         assert isinstance(module, nn.Conv2d)
         return module
 
@@ -69,7 +76,7 @@ class MapNetwork:
         return _run(self.model, state, images, self.first)
 
     def between(self, state: State, maps: Tensor) -> Tensor:
-        """What the second convolution is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
+        """What the second layer is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
 
         Without a chain an image of zeros is run up to the first convolution, where the maps replace it.
         """
@@ -81,6 +88,29 @@ class MapNetwork:
         image = maps.new_zeros(1, *self.image_shape)
         with feeding(self.model.get_submodule(self.first), maps):
             return _run(self.model, state, image, self.second)
+
+    def left_by_mixtures(self, state: State, one: Tensor, other: Tensor) -> Tensor:
+        """(M,): of the mean of two maps (M, C, H, W) each, and of a mosaic of both, the lesser share of what the second
+        layer is fed that lies, at its position, in no mixture of what it is fed for the two and for zeros.
+
+        0 where all between is affine, up to a scale of every position, or where every position is by itself: there
+        mixtures, or mosaics, of private maps pass as private ones.
+        """
+        parts = [self.between(state, maps).flatten(2).mT.double() for maps in (one, other, torch.zeros_like(one))]
+        basis = torch.linalg.qr(torch.stack(parts, 3))[0]
+        left = []
+        for maps in ((one + other) / 2, torch.where(self._checkered(one.device), one, other)):
+            fed = self.between(state, maps).flatten(2).mT.double()[..., None]
+            left.append((fed - basis @ (basis.mT @ fed)).square().flatten(1).sum(1) / fed.square().flatten(1).sum(1))
+        return torch.minimum(*left)
+
+    def _checkered(self, device: torch.device) -> Tensor:
+        """(H, W): every other one of the squares that the first convolution moves by."""
+        rows, columns = (
+            torch.arange(side, device=device) // step
+            for side, step in zip(self.shape[1:], geometry(self.convolution(self.first))[3], strict=True)
+        )
+        return (rows[:, None] + columns) % 2 == 0
 
     def cost(self) -> float:
         """Multiply-adds of the convolutions that lie between an image and its maps."""
@@ -100,19 +130,28 @@ class MapNetwork:
         """The largest N with N·P below that rank."""
         return (self.most_rank - 1) // self.positions
 
+    def spare(self, count: int) -> int:
+        """By how many the equations of the second layer for a map exceed its unknowns, if it saw `count` images."""
+        layer, seen = self.convolution(self.second), count * self.tested_positions
+        equations = layer.groups * self.tested_positions * (layer.weight[0].numel() - seen)
+        return equations - min(math.prod(self.shape), self.positions * count * self.positions)
+
 
 def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[MapNetwork, ...]:
-    """The pairs of convolutions that tell the maps of at least one image, in the order of their use."""
+    """The pairs of layers that tell the maps of at least one image, in the order of their use."""
     found: list[MapNetwork] = []
     image = random_images(image_shape, 1).to(next(model.parameters()))
     with evaluating(model), torch.no_grad():
         calls = _calls(model, image)
         for name, (fed, given) in calls.items():
-            maps, positions = tuple(fed.shape[1:]), given.shape[2] * given.shape[3]
-            nonnegative = bool((fed >= 0).all())
+            layer, positions = model.get_submodule(name), given[0, 0].numel()
+            if not isinstance(layer, nn.Conv2d) or not _is_plain(layer):
+                continue
+            maps, nonnegative = tuple(fed.shape[1:]), bool((fed >= 0).all())
             pair = MapNetwork(model, name, "", (maps[0], maps[1], maps[2]), positions, 0, image_shape, nonnegative)
-            if _is_plain(pair.convolution(name)) and pair.most_images > 0:
-                found += _behind(pair, image, calls)
+            if pair.most_images > 0:
+                size = fed.square().mean().sqrt()
+                found += _behind(pair, size * random_images(pair.shape, PROBES).to(image), image, calls)
     return tuple(found)
 
 
@@ -136,7 +175,8 @@ def find_vector_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> t
     image, found = random_images(image_shape, 1).to(next(model.parameters())), list[VectorLayer]()
     for name, (fed, given) in _calls(model, image).items():
         module, positions = model.get_submodule(name), given.shape[2] * given.shape[3]
-        assert isinstance(module, nn.Conv2d)
+        if not isinstance(module, nn.Conv2d):
+            continue
         most = min(module.out_channels, module.weight[0].numel())
         if module.groups == 1 and positions < most and bool((fed >= 0).all()) and bool((fed == 0).any()):
             found.append(VectorLayer(name, module, positions, most))
@@ -148,18 +188,30 @@ def _is_plain(layer: nn.Conv2d) -> bool:
     return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
+def _as_maps(layer: nn.Module, given: Tensor) -> Tensor:
+    """What a layer is fed or gives, as (N, C, H, W): a linear one has its channels last, and one row of positions."""
+    if not isinstance(layer, nn.Linear):
+        return given
+    return given.movedim(-1, 1) if given.dim() == 4 else given.movedim(-1, 1)[..., None]
+
+
 def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """(input, output) of every convolution that is used once, by name, in the order of use."""
+    """(input, output), each (1, C, H, W), of every convolution that is used once, and of every such linear layer that
+    several positions pass through; by name, in the order of use."""
     seen: list[tuple[str, Tensor, Tensor]] = []
-    convolutions = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
-    probe(model, image, convolutions, lambda *call: seen.append(call))
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
+    probe(model, image, layers, lambda *call: seen.append(call))
     names = [name for name, _, _ in seen]
-    return {name: (fed, given) for name, fed, given in seen if names.count(name) == 1 and fed.dim() == 4}
+    return {
+        name: (_as_maps(layers[name], fed), _as_maps(layers[name], given))
+        for name, fed, given in seen
+        if names.count(name) == 1 and (fed.dim() == 4 or (fed.dim() == 3 and isinstance(layers[name], nn.Linear)))
+    }
 
 
-def _behind(pair: MapNetwork, image: Tensor, calls: dict[str, tuple[Tensor, Tensor]]) -> list[MapNetwork]:
-    """The pair with the next convolution that depends on the first one's input, and on nothing else of the image."""
-    maps = random_images(pair.shape, PROBES).to(image)
+def _behind(pair: MapNetwork, maps: Tensor, image: Tensor, calls: dict[str, tuple[Tensor, Tensor]]) -> list[MapNetwork]:
+    """The pairs with later layers that depend on the first one's input and on nothing else of the image, up to one that
+    can test as many images as the first holds. maps: (3, C, H, W), to try them with."""
     maps = maps.relu() if pair.nonnegative else maps
     names = tuple(calls)
     later = names[names.index(pair.first) + 1 :]
@@ -167,52 +219,71 @@ def _behind(pair: MapNetwork, image: Tensor, calls: dict[str, tuple[Tensor, Tens
     for other in (image, image.flip(3) + 1):
         with feeding(pair.model.get_submodule(pair.first), maps):
             ways.append(_way(pair.model, other, later, PROBES))
-    one, two = ways
-    if one is None or two is None or one[0] != two[0] or not torch.allclose(one[1], two[1], atol=1e-5):
-        return []
-    (*between, second), fed = one
-    layer = pair.convolution(second)
-    first = pair.convolution(pair.first)
-    if not _is_plain(layer) or (layer.groups > 1 and first.groups > 1):
-        return []  # with groups in both, channels of several images pass as one image's
-    if first.weight[0, 0].numel() == layer.weight[0, 0].numel() == 1:
-        return []  # each place is tested by itself: pixels in any order, and of several images, pass as a map
-    found = replace(pair, second=second, tested_positions=calls[second][1][0, 0].numel())
+    (between, one), (_, two) = ways
+    found: list[MapNetwork] = []
+    for name in one:
+        if name not in two or not torch.allclose(one[name], two[name], atol=1e-5):
+            break
+        full = replace(pair, second=name, tested_positions=calls[name][1][0, 0].numel())
+        if full.spare(1) > 0 and _tells(full, maps):
+            found.append(_simplified(full, tuple(between[: between.index(name)]), maps, one[name]))
+            if full.spare(full.most_images) > 0:
+                break
+    return found
+
+
+def _tells(pair: MapNetwork, maps: Tensor) -> bool:
+    """Whether the second layer tells maps from mixtures of several, and from others of the same pixels. maps: (3, C, H,
+    W), to try it with."""
+    first, second = pair.convolution(pair.first), pair.convolution(pair.second)
+    if not _is_plain(second) or (second.groups > 1 and first.groups > 1):
+        return False  # with groups in both, channels of several images pass as one image's
     state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
-    there, back, nowhere = (found.between(state, sign * maps) for sign in (1, -1, 0))
-    if torch.allclose(there + back, 2 * nowhere, atol=1e-5):
-        return []  # it is affine between them: mixtures of maps would pass, too
+    if first.weight[0, 0].numel() == second.weight[0, 0].numel() == 1:
+        exchanged, (height, width) = maps.clone(), cast(tuple[int, int], first.stride)
+        row, column = (pair.shape[1] - 1) // height * height, (pair.shape[2] - 1) // width * width
+        exchanged[..., 0, 0], exchanged[..., row, column] = maps[..., row, column], maps[..., 0, 0]
+        before, after = (pair.between(state, some).square().sum((2, 3)) for some in (maps, exchanged))
+        if pair.positions > 1 and torch.allclose(before, after, rtol=1e-4):
+            return False  # pixels in any order, and of several images, pass as a map
+    return float(pair.left_by_mixtures(state, maps[:1], maps[1:2])) > NONLINEAR
+
+
+def _simplified(pair: MapNetwork, between: tuple[str, ...], maps: Tensor, fed: Tensor) -> MapNetwork:
+    """The pair with a chain, if modules in the order of their use make of `maps` what the second layer was fed."""
+    state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
     for rectified in (True, False):
-        simple = replace(found, chain=tuple(between), rectified=rectified)
+        simple = replace(pair, chain=between, rectified=rectified)
         try:
             if torch.allclose(simple.between(state, maps), fed, atol=1e-5):
-                return [simple]
+                return simple
         except RuntimeError:  # shapes change on the way between modules
             break
-    return [found]
+    return pair
 
 
-def _way(model: nn.Module, image: Tensor, names: tuple[str, ...], count: int) -> tuple[tuple[str, ...], Tensor] | None:
-    """(the modules without parts that are fed so many maps at once, up to the first of the convolutions `names`, what
-    that one is fed); None where none is."""
+def _way(
+    model: nn.Module, image: Tensor, names: tuple[str, ...], count: int
+) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    """(`names` and the modules without parts that are fed so many maps at once, what the former are fed), in the order
+    of use, as far as the network bears so many."""
     seen: list[str] = []
-    last: list[Tensor] = []
+    fed: dict[str, Tensor] = {}
 
     def watch(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if len(inputs[0]) == count:
                 seen.append(name)
                 if name in names:
-                    last.append(inputs[0].clone())
-                    raise _Reached
+                    fed[name] = _as_maps(module, inputs[0].clone())
 
         return hook
 
-    leaves = {name: module for name, module in model.named_modules() if not list(module.children())}
+    leaves = {name: own for name, own in model.named_modules() if name in names or not list(own.children())}
     # RuntimeError: the maps do not fit what they meet on a way around the convolution
-    with watched(leaves, watch, before=True), suppress(_Reached, RuntimeError):
+    with watched(leaves, watch, before=True), suppress(RuntimeError):
         model(as_fed(image))
-    return (tuple(seen), last[0]) if last else None
+    return tuple(seen), fed
 
 
 def feeding(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:
@@ -228,9 +299,10 @@ def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
         seen.append(inputs[0])
         raise _Reached
 
-    with watched({until: model.get_submodule(until)}, lambda name: stop, before=True), suppress(_Reached):
+    layer = model.get_submodule(until)
+    with watched({until: layer}, lambda name: stop, before=True), suppress(_Reached):
         run_network(model, state, images)
-    return seen[0]
+    return _as_maps(layer, seen[0])
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,20 @@ class PatchSpan:
         return left
 
     @property
+    def apart(self) -> bool:
+        """Whether every entry of a map is in one patch, as for kernels as wide as their stride."""
+        return not self.differences and bool((self.multiplicity == 1).all())
+
+    def everywhere(self) -> Tensor:
+        """Every row at every position alone, (G·R·P, C·H·W): where patches are apart, an orthonormal basis of the maps
+        all of whose patches lie in the span."""
+        channels = self.filters.shape[1] * self.layer.groups
+        places = self.coefficients(self.filters.new_zeros(1, channels, *self.multiplicity.shape[2:])).shape[1:]
+        alone = torch.eye(math.prod(places), dtype=self.filters.dtype, device=self.filters.device)
+        found = self._adjoint(alone.view(-1, *places)).flatten(1)
+        return found[found.any(1)]
+
+    @property
     def largest(self) -> float:
         """A bound on the eigenvalues of G."""
         return float(self.multiplicity.max())

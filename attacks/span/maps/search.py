@@ -7,8 +7,9 @@ kernel, from random points, and beside it the share of negative entries if maps 
 half of the next points are kept away from those that were found.
 
 Decoys tell how small ρ gets by chance. They are maps of images that are not private, projected onto the kernel. A
-candidate is accepted if its ρ is a small share of theirs. Wrong ones are local minima, which end at a quarter of the
-decoys' ρ and above (docs/records/convnets.md has the rate of false positives).
+candidate is accepted if its ρ is a small share of theirs, and of what mixtures of two of these images' maps leave:
+where a network is nearly linear, mixtures of private maps pass nearly as well as these. Wrong ones are local minima,
+which end at a quarter of the decoys' ρ and above (docs/records/convnets.md has the rate of false positives).
 """
 
 import math
@@ -60,36 +61,50 @@ class MapCandidates:
     maps: (M, C, H, W).
     residual: (M,), ρ plus the share of negative entries.
     decoys: (D,), the same for projected maps of other images.
-    dimensions, eigenvalue: of the kernel, the latter its largest.
+    bound: ρ below which a candidate is accepted.
+    basis: (d, C·H·W), of the kernel.
+    eigenvalue: the largest of the kernel.
     way: where these are the maps, from the parameters sent (0) to those returned (1); None after one step.
     """
 
     maps: Tensor
     residual: Tensor
     decoys: Tensor
-    dimensions: int
+    bound: float
+    basis: Tensor
     eigenvalue: float
     way: float | None = None
-
-    @property
-    def bound(self) -> float:
-        """ρ below which a candidate is accepted."""
-        return _bound(self.decoys)
 
     @property
     def num_accepted(self) -> int:
         return int((self.residual < self.bound).sum())
 
 
-def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress) -> MapCandidates:
+@dataclass(frozen=True)
+class Aim:
+    """What a search accepts, and when it ends.
+
+    share: of the ρ of what is not private, below which a candidate is accepted.
+    rounds: searches at most.
+    wanted: maps, with which it ends; all that there may be by default.
+    """
+
+    share: float = MAP_SEARCH.accepting_share
+    rounds: int = MAP_SEARCH.rounds
+    wanted: int | None = None
+
+
+def find_maps(
+    update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress, aim: Aim = Aim()
+) -> MapCandidates:
     """Find candidates for private maps. decoys: (D, C, H, W), maps at `update.seen` of images that are not private."""
     basis, eigenvalues = _kernel(update, generator)
     size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
-    bound = _bound(by_chance)
+    bound = aim.share * _least_wrong(update, by_chance, decoys)
     exact, directions, way = update.to(torch.float64), basis.double(), MAP_SEARCH.way
     points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
-    for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
+    for _ in range(aim.rounds if len(basis) else 0):
         new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
         if not (len(new) or accepted):  # ρ is NaN everywhere: maps of a single pixel are zero without their mean
             break
@@ -102,8 +117,8 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
             update, exact = update.on_the_way(way), exact.on_the_way(way)
             points, residual = _best_first(exact, directions, points)
         barren = 0 if accepted > before else barren + 1
-        most = MAP_SEARCH.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
-        if accepted >= update.most_images or barren >= most:
+        most = aim.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
+        if accepted >= (aim.wanted or update.most_images) or barren >= most:
             break
     if len(points):  # GroupNorm or LayerNorm behind the maps: twice the length has the same ρ, and no length is known
         doubled, once = (rho(exact, scale * (points @ directions)) for scale in (2, 1))
@@ -111,7 +126,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         points = size * normalize(points) if free else points
     maps = (points @ directions).view(-1, *update.network.shape).float()
     eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
-    return MapCandidates(maps, residual, by_chance, len(basis), eigenvalue, None if update.single_step else way)
+    return MapCandidates(maps, residual, by_chance, bound, basis, eigenvalue, None if update.single_step else way)
 
 
 def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,9 +136,31 @@ def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tenso
     return points[order], residual[order]
 
 
-def _bound(by_chance: Tensor) -> float:
-    """Return the ρ below which a candidate is accepted, from that of decoys (D,)."""
-    return MAP_SEARCH.accepting_share * float(by_chance.median())
+def with_others(
+    update: MapUpdate, candidates: MapCandidates, maps: Tensor, progress: Progress | None = None
+) -> MapCandidates:
+    """The candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest. progress: of the
+    descent that first leads all of `maps` to lower ones, of which those go on that a search would polish."""
+    basis, exact = candidates.basis, update.to(torch.float64)
+    known, points = (part.flatten(1) @ basis.T for part in (candidates.maps, maps))
+    size = float(torch.cat([known, points]).norm(dim=1).mean())
+    if progress is not None:
+        points = _descended(lambda points: rho(update, points @ basis), points, size, MAP_SEARCH.search, progress)
+        most = update.most_images + MAP_SEARCH.polished_besides
+        points = points[_best_distinct(points, rho(update, points @ basis), most)]
+    directions = basis.double()
+    points = _polished(exact, directions, torch.cat([known, points]).double(), size)
+    points, residual = _best_first(exact, directions, points)
+    found = (points @ directions).view(-1, *update.network.shape).float()
+    return replace(candidates, maps=found, residual=residual)
+
+
+def _least_wrong(update: MapUpdate, by_chance: Tensor, decoys: Tensor) -> float:
+    """Return the ρ of what is not private: the median of decoys (D,), or what mixtures of two of these maps (D, C, H,
+    W) leave, which is less where the network is nearly linear between the two layers."""
+    half = len(decoys) // 2
+    mixtures = update.network.left_by_mixtures(update.seen, decoys[:half], decoys[half : 2 * half])
+    return min(float(by_chance.median()), float(mixtures.median()))
 
 
 def _searched(
@@ -155,6 +192,9 @@ def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tens
     directions is doubled until some lie outside. After several steps no gap shows where the kernel ends, and all
     directions tried are returned."""
     shape, rank = update.network.shape, update.ranks[0]
+    if update.single_step and update.holds.apart:
+        basis = update.holds.everywhere()
+        return basis, basis.new_zeros(len(basis))
 
     def apply(rows: Tensor) -> Tensor:
         return update.holds.outside(rows.view(-1, *shape)).flatten(1)

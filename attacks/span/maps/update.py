@@ -109,8 +109,9 @@ class _Ranks:
 
 
 def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> MapUpdate:
-    """The evidence at the earliest pair of convolutions, given in order of use, whose rank shows the number of images,
-    else whose update half of its rank explains. Raises InputError where no pair moved."""
+    """The evidence at the earliest pair of layers, given in order of use, whose rank shows the number of images and
+    whose second layer can test as many, else whose update half of its rank explains. Raises InputError where no pair
+    moved."""
     observation, warnings = observation.one_round()
     model = observation.model
     device = next(model.parameters()).device
@@ -119,9 +120,10 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     delta, decay = _without_decay(observation, pairs[-1])
     if decay < 1:
         warnings = (*warnings, f"weight decay was undone: parameters shrank by {1 - decay:.2g} in all")
-    ranks = [_ranks(pair, delta, final) for pair in pairs]
-    order = sorted(range(len(pairs)), key=lambda i: (ranks[i].count is None, ranks[i].left > MAP_KERNEL.most_left, i))
-    pair, found = pairs[order[0]], ranks[order[0]]
+    spectra = {pair.first: _spectra(pair, pair.first, delta) for pair in pairs}
+    spectra |= {pair.second: _spectra(pair, pair.second, delta) for pair in pairs if pair.second not in spectra}
+    ranks = [_ranks(pair, spectra, final) for pair in pairs]
+    pair, found = min(zip(pairs, ranks, strict=True), key=lambda one: _preference(one[0], one[1], list(spectra)))
     statistics = read_statistics(model, initial, final)
     # over several steps N is not known yet; a batch has two images at least
     sent = initial if statistics is None else statistics.at(model, observation.input_shape, found.count or 2)
@@ -150,13 +152,19 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     return update if update.single_step else update.on_the_way(MAP_SEARCH.way)
 
 
+def _preference(pair: MapNetwork, ranks: "_Ranks", firsts: list[str]) -> tuple[bool, bool, bool, int, int]:
+    """Lowest for the pair that is used. firsts: names of layers, in the order of use."""
+    spare = pair.spare(ranks.count or 1)
+    return ranks.count is None, spare <= 0, ranks.left > MAP_KERNEL.most_left, firsts.index(pair.first), -spare
+
+
 def _moved(networks: Sequence[MapNetwork], observation: Observation) -> list[MapNetwork]:
     """The pairs both of whose convolutions moved. Raises InputError where there is none."""
     delta = observation.delta()
     moved = {name for name in delta if bool(delta[name].any())}
     pairs = [pair for pair in networks if {f"{pair.first}.weight", f"{pair.second}.weight"} <= moved]
     if not pairs:
-        raise InputError("span: no two consecutive convolutions have moved and more output channels than positions")
+        raise InputError("span: no convolution of more output channels than positions moved with a layer that tests it")
     return pairs
 
 
@@ -169,11 +177,12 @@ def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, f
     return {name: end - initial[name].double() for name, end in undone.items()}, factor
 
 
-def _ranks(pair: MapNetwork, delta: State, final: State) -> _Ranks:
+def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> _Ranks:
     """The rows of both updates, cut behind a gap that shows a whole number of images, else at rounding. The second
-    convolution tells N where the first one's least patches stand no higher than rounding, which hides its gap."""
+    layer tells N where the first one's least patches stand no higher than rounding, which hides its gap. found: the
+    spectra of layers by name."""
     names, positions = (pair.first, pair.second), (pair.positions, pair.tested_positions)
-    spectra = [_spectra(pair, name, delta) for name in names]
+    spectra = [found[name] for name in names]
     rounding = [_rounding(final[f"{name}.weight"]) for name in names]
     ranks = [max(_rank_at_gap(one, noise) for one in group) for group, noise in zip(spectra, rounding, strict=True)]
     images, tested = map(_images, ranks, positions)
@@ -202,7 +211,7 @@ def _images(rank: int, positions: int) -> tuple[int, int] | None:
 
 
 def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
-    """The spectrum of a convolution's update, group by group."""
+    """The spectrum of a layer's update, group by group."""
     update = delta[f"{name}.weight"]
     groups = pair.convolution(name).groups
     return [Spectrum.of(part) for part in update.flatten(1).view(groups, len(update) // groups, -1)]

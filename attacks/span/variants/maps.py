@@ -165,7 +165,7 @@ def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Fac
         "rank_of_test": float(evidence.ranks[1]),
         "training_mode": float(evidence.training_mode),
         "single_step": float(evidence.single_step),
-        "kernel_dimensions": float(candidates.dimensions),
+        "kernel_dimensions": float(len(candidates.basis)),
         "kernel_eigenvalue": candidates.eigenvalue,
         "maps_accepted": float(accepted),
         "rho_accepted": float(residual[:accepted].max()) if accepted else float("nan"),

@@ -18,6 +18,7 @@ one image, and of the update's own size for several; an image is judged by the e
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,8 +27,9 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
 from attacks.networks.vision_transformer import PatchEmbedding
-from attacks.span.stages import Acceptance, Refusal, Variant
+from attacks.span.stages import Acceptance, Refusal, RoundsApart, Variant
 from attacks.span.thresholds import PATCHES, constants_of
+from attacks.span.variants.several_patches import PatchSignals, SeveralVariant, networks_of
 from attacks.update.spectrum import TINY, Spectrum
 
 
@@ -109,8 +111,22 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
                 "(use 'ntk')"
             )
 
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
+        """The image; where the update shows several, those that a later layer tells."""
+        evidence = self.read(generator)
+        several = evidence.refusal is None and (evidence.count or 1) > 1
+        networks = networks_of(self.observation, self.embedding) if several else ()
+        if not networks:
+            return super().attack(generator, progress)
+        signals = PatchSignals(evidence.weight, evidence.positions)
+        return SeveralVariant(self.observation, self.embedding, networks, signals).attack(generator, progress)
+
     def read(self, generator: torch.Generator) -> PatchUpdate:
         """The updates of the embedding and of its positions, without weight decay."""
+        return self._update
+
+    @cached_property
+    def _update(self) -> PatchUpdate:
         observation, ignored = self.observation.one_round()
         own, initial, delta = self.embedding, observation.initial, observation.delta()
         assert own.positions is not None and own.rows is not None

@@ -47,7 +47,9 @@ def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_
     variant = MapVariant(observation, Knowledge(pixel_mean=(0.3,)), map_networks_of(observation))
     evidence = variant.read(generator)
     sent, found = (evidence.network.maps(evidence.on_the_way(part).seen, images) for part in (0.0, 0.9))
-    candidates = MapCandidates(found, torch.zeros(2), torch.ones(10), dimensions=2, eigenvalue=0.0, way=0.9)
+    candidates = MapCandidates(
+        found, torch.zeros(2), torch.ones(10), bound=0.05, basis=found.flatten(1), eigenvalue=0.0, way=0.9
+    )
     acceptance = variant.accept(evidence, candidates, generator)
     assert acceptance.facts["way"] == 0.9
     assert (acceptance.features - sent).norm() < 0.5 * (found - sent).norm()

@@ -85,6 +85,71 @@ def test_where_something_else_lies_between_the_whole_network_is_run():
     assert torch.allclose(pair.between(dict(model.state_dict()), maps), expected, atol=1e-6)
 
 
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(width, width, 3, padding=1, groups=width), nn.LayerNorm(width)
+        self.wider, self.narrower = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        h = self.norm(self.depthwise(x).movedim(1, 3))
+        return x + self.narrower(F.gelu(self.wider(h))).movedim(3, 1)
+
+
+def test_whole_blocks_may_lie_between_and_a_linear_layer_may_test():
+    """Nothing bends between the first layer and the block's convolution, nor, beyond a scale, its first linear one."""
+    model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 64, 2, 2), ConvNeXtBlock(64))
+    model = nn.Sequential(*model, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 3)).eval()
+    (pair,) = find_map_networks(model, SHAPE)
+    assert (pair.first, pair.second, pair.tested_positions) == ("2", "3.narrower", 16)
+    seen = []
+    model[3].narrower.register_forward_pre_hook(lambda module, fed: seen.append(fed[0]))
+    images = torch.randn(2, *SHAPE)
+    model(images)
+    fed = pair.between(dict(model.state_dict()), pair.maps(dict(model.state_dict()), images))
+    assert torch.allclose(fed, seen[0].movedim(3, 1), atol=1e-6)
+
+
+def test_a_depthwise_convolution_may_lie_between_two_of_one_by_one():
+    """As in a MobileNet: it has a patch for every position, so that it tests nothing, but it ties places together."""
+    stem = [nn.Conv2d(1, 32, 3, stride=2, padding=1), nn.ReLU6(), nn.Conv2d(32, 96, 1), nn.ReLU6()]
+    block = [nn.Conv2d(96, 96, 3, padding=1, groups=96), nn.ReLU6(), nn.Conv2d(96, 32, 1)]
+    model = nn.Sequential(*stem, *block, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 3)).eval()
+    assert pairs(model) == [("2", "6")]
+
+
+def test_normalization_alone_leaves_no_pair():
+    """It scales every position: mixtures of maps become mixtures of what the later layer saw."""
+
+    class Normalized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 64, 2, 2))
+            self.norm, self.out, self.head = nn.LayerNorm(64), nn.Conv2d(64, 64, 1), nn.Linear(64, 3)
+
+        def forward(self, x):
+            return self.head(self.out(self.norm(self.body(x).movedim(1, 3)).movedim(3, 1)).mean((2, 3)))
+
+    assert pairs(Normalized().eval()) == []
+
+
+def test_squeeze_and_excitation_does_not_tie_places_together():
+    """It knows the mean over places alone: pixels in any order pass as a map."""
+
+    class Excited(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.wider = nn.Conv2d(1, 32, 3, 2, 1), nn.Conv2d(32, 96, 1)
+            self.gate, self.narrower, self.head = nn.Conv2d(96, 96, 1), nn.Conv2d(96, 32, 1), nn.Linear(32, 3)
+
+        def forward(self, x):
+            h = F.relu(self.wider(F.relu(self.stem(x))))
+            h = h * torch.sigmoid(self.gate(h.mean((2, 3), keepdim=True)))
+            return self.head(self.narrower(h).mean((2, 3)))
+
+    assert pairs(Excited().eval()) == []
+
+
 def test_two_convolutions_of_one_by_one_leave_no_pair():
     """Nothing tells where a pixel lies: a map of right pixels at wrong places would pass."""
     body = [nn.Conv2d(1, 24, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 1), nn.ReLU()]

@@ -48,3 +48,14 @@ def test_every_group_of_channels_has_rows_of_its_own():
         outside += (patches - patches @ own.T @ own).square().sum((1, 2))
         size += patches.square().sum((1, 2))
     assert torch.allclose(PatchSpan.of(layer, rows, (5, 5)).share_outside(maps), outside / size, atol=1e-12)
+
+
+def test_where_patches_are_apart_every_row_at_every_place_is_a_basis():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.linalg.qr(torch.randn(16, 3, generator=generator, dtype=torch.float64))[0].T
+    span = PatchSpan.of(nn.Conv2d(4, 6, 2, stride=2), rows[None], (4, 6))
+    basis = span.everywhere()
+    assert span.apart and basis.shape == (3 * 6, 4 * 4 * 6)
+    assert torch.allclose(basis @ basis.T, torch.eye(18, dtype=torch.float64), atol=1e-12)
+    assert span.share_outside(basis.view(-1, 4, 4, 6)).abs().max() < 1e-12
+    assert not PatchSpan.of(nn.Conv2d(4, 6, 3, padding=1), rows.new_zeros(1, 1, 36), (4, 6)).apart

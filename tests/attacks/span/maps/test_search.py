@@ -38,7 +38,7 @@ def test_where_no_map_lies_in_the_span_there_are_no_candidates(monkeypatch, mode
     decoys = update.network.maps(update.seen, digits(20).view(20, *SHAPE)).detach()
     with torch.no_grad():
         found = find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
-    assert found.dimensions == 0 and len(found.maps) == 0 and found.num_accepted == 0
+    assert len(found.basis) == 0 and len(found.maps) == 0 and found.num_accepted == 0
 
 
 @pytest.fixture
@@ -87,6 +87,6 @@ def test_a_search_that_does_not_know_how_many_there_are_ends_when_two_in_a_row_f
     monkeypatch.setattr(search, "_polished", lambda update, basis, points, size: points)
     monkeypatch.setattr(search, "along_the_way", lambda update, basis, points, size, way: (points, way))
     monkeypatch.setattr(search, "rho", lambda update, points: torch.zeros(len(points)))
-    monkeypatch.setattr(search, "_bound", lambda by_chance: 0.5 if accepted else -1.0)
+    monkeypatch.setattr(search, "_least_wrong", lambda update, by_chance, decoys: 10.0 if accepted else -1.0)
     find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
     assert len(done) == searches and done[-1] == accepted

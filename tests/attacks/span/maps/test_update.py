@@ -75,7 +75,7 @@ def test_maps_that_the_next_convolution_does_not_tell_apart():
     observation = Observation(model, ((update.sent, update.sent),), SHAPE)
     variant = MapVariant(observation, Knowledge(), map_networks_of(observation))
     none = update.network.maps(update.sent, images)[:0]
-    candidates = MapCandidates(none, none.flatten(), torch.tensor([torch.nan]), 2, 0.0)
+    candidates = MapCandidates(none, none.flatten(), torch.tensor([torch.nan]), torch.nan, none.flatten(1), 0.0)
     found = variant.report(update, variant.accept(update, candidates, torch.Generator()))
     assert len(found.images) == 0
     assert found.warnings == ("nothing returned: '6' is fed the same whatever map '3' is fed (single pixels?)",)
@@ -107,7 +107,7 @@ def update_pair(**training):
 def test_an_update_that_left_the_convolutions_alone_is_refused():
     model = plain()
     final = {name: value + (1.0 if name.startswith("11") else 0.0) for name, value in model.state_dict().items()}
-    with pytest.raises(InputError, match="no two consecutive convolutions"):
+    with pytest.raises(InputError, match="no convolution of more output channels than positions moved"):
         read(model, (model.state_dict(), final))
 
 

@@ -157,9 +157,10 @@ def test_batches_of_one_image_are_as_one():
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_several_images_are_counted_where_the_rank_shows_them_and_never_returned(count):
+def test_several_images_are_counted_where_the_rank_shows_them_and_not_returned_after_several_steps(count):
     found = run(client(Timm(), images(count), weight_decay=5e-4), Knowledge())
-    assert not len(found.images) and "one image leaves" in " ".join(found.warnings)
+    reason = "not that of one step of SGD" if count == 2 else "one image leaves"
+    assert not len(found.images) and reason in " ".join(found.warnings)
     assert found.num_inferred == (2 if count == 2 else None)  # 2 · 16 patches of 48 pixels; 48 and more fill them
 
 
@@ -183,7 +184,6 @@ def frozen(name):
     ("make", "reason"),
     [
         (Fixed, "needs positions that are learned and added to patches, or a convolution"),
-        (lambda: frozen("pos_embed"), "has pos_embed frozen"),
         (lambda: frozen("patch_embed.proj.weight"), "has patch_embed.proj.weight frozen"),
         (Crowded, "has 64 of 64 numbers"),
     ],
