@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 from rich import box
 from rich.table import Table
 from torch import Tensor
@@ -13,6 +14,8 @@ from attacks.interface.torch_tools import choose_device
 from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFacts
 from attacks.membership import MembershipTest
 from attacks.networks.vision_transformer import find_patch_embedding
+from attacks.span.variants.patch_embedding import PatchVariant
+from attacks.span.variants.several_patches import networks_of
 from attacks.update.spectrum import infer_image_count
 from simulator.evaluation.candidate_images import spanned, to_input_space
 from simulator.evaluation.image_files import read_truth
@@ -33,7 +36,7 @@ def advice(observation: Observation, knowledge: Knowledge, found: Linearity) -> 
     refusals = {name: _refusal(name, observation, knowledge) for name in ORDER}
     works = {name for name, refused in refusals.items() if not refused}
     read = None if refusals["span"] else read_patches(observation)
-    if read is not None and not len(read.images):
+    if read is not None and not (len(read.images) or _is_searched(read)):
         works.discard("span")
     said = {
         "span": refusals["span"] or _span(observation, found, read),
@@ -64,15 +67,26 @@ def _best(works: set[str], found: Linearity) -> str | None:
 
 
 def read_patches(observation: Observation) -> Reconstruction | None:
-    """Return what `span` reads off a vision transformer, a least squares that is no dearer than a promise of it; None
-    of other networks, and of an update that it refuses."""
+    """Return what `span` reads off a vision transformer, a least squares that is no dearer than a promise of it; their
+    number alone where the update shows several images, which have to be searched. None of other networks, and of an
+    update that it refuses."""
     patches = find_patch_embedding(observation.model, observation.input_shape)
     if patches is None or not {patches.weight, patches.positions} <= set(observation.trainable):
         return None
+    generator = torch_generator(0, "diagnosis")
     try:
-        return get_attack("span").run(observation, Knowledge(), torch_generator(0, "diagnosis"))
+        shown = PatchVariant(observation, patches).read(generator)
+        if shown.refusal is None and (shown.count or 1) > 1 and networks_of(observation, patches):
+            nothing = torch.zeros(0, *observation.input_shape)
+            return Reconstruction(nothing, torch.zeros(0), num_inferred=shown.count)
+        return get_attack("span").run(observation, Knowledge(), generator)
     except InputError:
         return None
+
+
+def _is_searched(read: Reconstruction) -> bool:
+    """Whether several images are shown, which `span` searches."""
+    return not read.warnings and (read.num_inferred or 0) > 1
 
 
 def _span(observation: Observation, found: Linearity, read: Reconstruction | None) -> str:
@@ -81,6 +95,11 @@ def _span(observation: Observation, found: Linearity, read: Reconstruction | Non
         return (
             "works: the update is that of one image, which the patch embedding and the positions give exactly, however "
             "long the training"
+        )
+    if read is not None and _is_searched(read):
+        return (
+            f"can be tried: the update shows {read.num_inferred} images, searched in the span of their patches: "
+            "exact after one local step, nothing after several"
         )
     if read is not None:
         reasons = [one for one in read.warnings if one.startswith("nothing returned")]

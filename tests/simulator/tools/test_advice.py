@@ -74,3 +74,8 @@ def test_of_a_vision_transformer_with_three_images_span_is_not_promised():
     own, foreign, whose, (first, span, *_) = transformer_diagnosed(3)
     assert own is None and foreign is None and "no linear layer sees whole images" in whose
     assert "`span`" not in first and "gives no image of this update, only those of clients of one image" in span
+
+
+def test_of_a_vision_transformer_with_two_images_a_search_is_promised_and_not_run():
+    *_, (first, span, *_) = transformer_diagnosed(2)
+    assert first == "Try `span` first." and "can be tried: the update shows 2 images" in span
