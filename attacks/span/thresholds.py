@@ -17,7 +17,9 @@ MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was ch
 to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
 step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
 (seeds 1000 to 1004 and 1007), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
-and 420 to 444), and not varied. `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
+and 420 to 444), and not varied. `SEVERAL_PATCHES` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8: two
+images, seeds 1 to 8, 11002, 11007 and 11008; four, seeds 1 and 2) and on three crops of a photograph, and not varied.
+`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
 and `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on
 MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
 clients' with 30 each (docs/records/span_times.md has other seeds)."""
@@ -445,7 +447,8 @@ class MAP_KERNEL(Thresholds):
 
 
 class MAP_SEARCH(Thresholds):
-    """The search for private maps in that kernel (`attacks.span.maps.search`)."""
+    """The search for private maps in that kernel (`attacks.span.maps.search`). The bound by mixtures was set beside
+    that by decoys later; on ten clients of the rows of docs/records/zoo.md (seeds 51 and 52) it changed nothing."""
 
     starts: int = 64  # random points
     search: Descent = Descent(150, 0.1)  # from each; the step size in the root mean square coordinate of a map

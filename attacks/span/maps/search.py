@@ -1,7 +1,7 @@
 """The search for private maps among all maps whose patches lie in the first convolution's span.
 
 Those maps form a linear space, the kernel of G = Σ_p U_pᵀ (I − P) U_p, which `smallest_eigenvectors` finds from
-products with G alone. Mixtures and shifts of private maps lie in it too. The next convolution tells the private ones:
+products with G alone. Mixtures and shifts of private maps lie in it too. A later layer tells the private ones:
 behind normalization and ReLU, the patches of a mixture leave its span. So ρ of that span is minimized within the
 kernel, from random points, and beside it the share of negative entries if maps follow a ReLU. While maps are missing,
 half of the next points are kept away from those that were found.
@@ -149,7 +149,7 @@ def with_others(
         most = update.most_images + MAP_SEARCH.polished_besides
         points = points[_best_distinct(points, rho(update, points @ basis), most)]
     directions = basis.double()
-    points = _polished(exact, directions, torch.cat([known, points]).double(), size)
+    points = torch.cat([known.double(), _polished(exact, directions, points.double(), size)])
     points, residual = _best_first(exact, directions, points)
     found = (points @ directions).view(-1, *update.network.shape).float()
     return replace(candidates, maps=found, residual=residual)
@@ -213,7 +213,7 @@ def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def rho(update: MapUpdate, points: Tensor) -> Tensor:
-    """Return ρ of the second convolution's input for maps F (M, C·H·W), plus ‖relu(−F)‖² / ‖F‖² if maps follow a
+    """Return ρ of the second layer's input for maps F (M, C·H·W), plus ‖relu(−F)‖² / ‖F‖² if maps follow a
     ReLU."""
     maps = points.view(-1, *update.network.shape)
     value = update.tests.share_outside(update.network.between(update.seen, maps))

@@ -1,4 +1,4 @@
-"""What the update of a pair of convolutions tells: the spans of the patches they saw, and the number of images.
+"""What the update of a pair of layers tells: the spans of the patches they saw, and the number of images.
 
 Under SGD the update of a convolution is ΔW = Σ_t Σ_n Σ_p δ_np(t) (U_p F_n(t))ᵀ over steps t, images n and positions p.
 One step gives rank N·P, with a gap of four to five orders of magnitude behind it in float32; BatchNorm in training mode
@@ -35,13 +35,13 @@ ROUNDING = torch.finfo(torch.float32).eps
 
 @dataclass(frozen=True)
 class MapUpdate:
-    """The evidence for the maps of private images at one pair of convolutions.
+    """The evidence for the maps of private images at one pair of layers.
 
     sent: the parameters and statistics at which maps are returned.
     returned: the parameters that came back.
     seen: those at which maps are sought: `sent` for one step, else a place on the way between the two.
     holds: the span of the patches of maps.
-    tests: that of what the second convolution was fed.
+    tests: that of what the second layer was fed.
     count: N, where the rank shows it.
     ranks: of the two updates.
     training_mode: whether BatchNorm normalized by the batch.

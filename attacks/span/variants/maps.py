@@ -1,6 +1,6 @@
 """The span attack on networks of convolutions: feature maps first, then the images that have them.
 
-The update of a convolution spans the patches of the maps that it was fed, the update of the next one tells those maps
+The update of a convolution spans the patches of the maps that it was fed, that of a later layer tells those maps
 from mixtures (`attacks.span.maps`). Maps are the proof and are returned as such; an image is what descent through the
 layers in front of them makes of a map, and is returned where its map determines it.
 
@@ -28,7 +28,7 @@ from attacks.span.variants.vectors import VectorVariant, has_features, vector_la
 
 @dataclass(frozen=True)
 class MapVariant(Variant[MapUpdate, MapCandidates]):
-    """Maps of private images from a pair of consecutive convolutions, and images from the maps.
+    """Maps of private images from a convolution and a later layer that tests them, and images from the maps.
 
     Only the first round whose update is not zero is used. Nothing has to be known; num_private is believed where the
     rank does not show it, pixels are kept in their range where pixel_mean is known, and public_images are decoys in the
@@ -178,7 +178,7 @@ def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Fac
 
 
 def map_networks_of(observation: Observation) -> tuple[MapNetwork, ...]:
-    """The pairs of consecutive convolutions that were trained and tell the maps of at least one image."""
+    """The pairs of layers that were trained and tell the maps of at least one image."""
     trained = set(observation.trainable)
     pairs = find_map_networks(observation.model, observation.input_shape)
     return tuple(pair for pair in pairs if {f"{pair.first}.weight", f"{pair.second}.weight"} <= trained)

@@ -15,6 +15,8 @@ directions of the width that no δ_p reaches, whether or not the other two decay
 
 **Two tests** accept. The equation Δb = Σ_p ΔE_p holds for SGD alone. The residual of the least squares is rounding for
 one image, and of the update's own size for several; an image is judged by the error to be expected of a pixel from it.
+
+Several images after one step are searched (`attacks.span.variants.several_patches`).
 """
 
 from dataclasses import dataclass
@@ -96,8 +98,8 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         if own.positions is None:
             raise InputError(
                 "attack 'span' needs positions that are learned and added to patches, or a convolution of more output "
-                f"channels than positions with a ReLU or the like between it and the next: {model} has neither (use "
-                "'ntk')"
+                f"channels than positions, and a ReLU or the like between it and a later layer: {model} has neither "
+                "(use 'ntk')"
             )
         if missing := {own.weight, own.positions} - set(self.observation.trainable):
             raise InputError(

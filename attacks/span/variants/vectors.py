@@ -1,6 +1,6 @@
-"""Private vectors of single convolutions behind a ReLU, where no pair of them tells maps.
+"""Private vectors of single convolutions behind a ReLU, where no pair of layers tells maps.
 
-That is so at a bottleneck without ReLU between the two, as in a MobileNet, and with shortcuts. What such a convolution
+That is so in a small MobileNet, whose widenings are fed more positions than channels. What such a convolution
 was fed, patches or pixels of maps, are the vertices of a cone (`attacks.span.feature_space.cone`): told after one step
 of SGD, without their places in the image. Where all pixels of a 1x1 projection are found behind a depthwise
 convolution, they are put together to maps (`attacks.span.maps.projections`).
