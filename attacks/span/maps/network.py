@@ -130,11 +130,14 @@ class MapNetwork:
         """The largest N with N·P below that rank."""
         return (self.most_rank - 1) // self.positions
 
+    def unknowns(self, count: int) -> int:
+        """Of a map, if the first layer saw `count` images: the dimensions of what their patches span, at most."""
+        return min(math.prod(self.shape), self.positions * count * self.positions)
+
     def spare(self, count: int) -> int:
         """By how many the equations of the second layer for a map exceed its unknowns, if it saw `count` images."""
         layer, seen = self.convolution(self.second), count * self.tested_positions
-        equations = layer.groups * self.tested_positions * (layer.weight[0].numel() - seen)
-        return equations - min(math.prod(self.shape), self.positions * count * self.positions)
+        return layer.groups * self.tested_positions * (layer.weight[0].numel() - seen) - self.unknowns(count)
 
 
 def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[MapNetwork, ...]:

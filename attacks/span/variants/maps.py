@@ -8,7 +8,7 @@ Where no pair tells maps, single convolutions still give up what they were fed (
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -23,7 +23,7 @@ from attacks.span.maps.search import MapCandidates, find_maps
 from attacks.span.maps.update import MapUpdate, at_parameters_sent, read_update
 from attacks.span.stages import Acceptance, RoundsApart, Variant
 from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
-from attacks.span.variants.vectors import VectorVariant, has_features, vector_layers_of
+from attacks.span.variants.vectors import VectorVariant, has_features, number_of_features, vector_layers_of
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,27 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
     networks: tuple[MapNetwork, ...]
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
-        """Maps and images; where a pair does not show N, or gives no map, the vectors of single convolutions."""
+        """Maps and images; where the first pair misses maps, those of the pair with the fewest unknowns, if it gives
+        more maps and no fewer images; where a pair does not show N, or gives no map, the vectors of single convolutions."""
         layers = vector_layers_of(self.observation)
         if layers and not self._update.single_step:
             found = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
             return found if has_features(found) else super().attack(generator, progress)
         found = super().attack(generator, progress)
+        if self._update.count is not None and number_of_features(found) < self._update.count:
+            simpler = self._simplest(self._update.count)
+            if simpler != self._update.network:
+                other = replace(self, networks=(simpler,)).attack(generator, progress)
+                found = other if _gives_more(other, found) else found
         if layers and not has_features(found):
             vectors = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
             return vectors if has_features(vectors) else found
         return found
+
+    def _simplest(self, count: int) -> MapNetwork:
+        """The pair with the fewest unknowns that can test as many images, of equals the one that is used."""
+        able = [self._update.network, *(pair for pair in self.networks if pair.spare(count) > 0)]
+        return min(able, key=lambda pair: pair.unknowns(count))
 
     def read(self, generator: torch.Generator) -> MapUpdate:
         """The spans of the patches that both convolutions saw, and N where the rank shows it."""
@@ -142,6 +153,12 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         known = self.knowledge
         bounds = None if known.pixel_mean is None else known.input_bounds(like)
         return PixelSpace(self.observation.input_shape, bounds)
+
+
+def _gives_more(one: Reconstruction | RoundsApart, other: Reconstruction | RoundsApart) -> bool:
+    """Whether one result has more features than the other, and no fewer images."""
+    images = [len(found.images) if isinstance(found, Reconstruction) else 0 for found in (one, other)]
+    return number_of_features(one) > number_of_features(other) and images[0] >= images[1]
 
 
 def _vetoed(network: MapNetwork, candidates: MapCandidates) -> str:

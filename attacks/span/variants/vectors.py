@@ -153,7 +153,12 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
 def has_features(found: Reconstruction | RoundsApart) -> bool:
     """Whether a result has maps or vectors."""
-    return isinstance(found, Reconstruction) and found.features is not None and len(found.features) > 0
+    return number_of_features(found) > 0
+
+
+def number_of_features(found: Reconstruction | RoundsApart) -> int:
+    """How many maps or vectors a result has."""
+    return len(found.features) if isinstance(found, Reconstruction) and found.features is not None else 0
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
