@@ -41,7 +41,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
         """Maps and images; where the first pair misses maps, those of the pair with the fewest unknowns, if it gives
-        more maps and no fewer images; where a pair does not show N, or gives no map, the vectors of single convolutions."""
+        more of them and no fewer images; where a pair does not show N, or gives no map, vectors of single layers."""
         layers = vector_layers_of(self.observation)
         if layers and not self._update.single_step:
             found = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
