@@ -18,7 +18,7 @@ to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to
 step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
 (seeds 1000 to 1004 and 1007), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
 and 420 to 444), and not varied. `SEVERAL_PATCHES` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8: two
-images, seeds 1 to 8, 11002, 11007 and 11008; four, seeds 1 and 2) and on three crops of a photograph, and not varied.
+images, seeds 1 to 8, 11002, 11007 and 11008; three, 12000 to 12003) and on three crops of a photograph, and not varied.
 `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
 and `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on
 MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
@@ -364,6 +364,7 @@ class SEVERAL_PATCHES(Thresholds):
     rounds: int = 2  # searches from random points
     repairs: int = 6  # rounds in which patches of candidates are drawn again, while images are missing
     repaired: int = 4  # candidates of a round
+    near: float = 0.5  # of the length of an accepted image's patch: how far it keeps patches of others away
     same: float = 0.3  # of a patch's length, by which it is off where it is another image's
     wrong: float = 3.0  # times the median of a candidate's patches, above which what one leaves is drawn again
     most_entries: int = 200_000_000  # of the space of images that are possible: 0.8 GB, twice

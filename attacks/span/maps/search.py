@@ -136,23 +136,34 @@ def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tenso
     return points[order], residual[order]
 
 
-def with_others(
-    update: MapUpdate, candidates: MapCandidates, maps: Tensor, progress: Progress | None = None
-) -> MapCandidates:
-    """The candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest. progress: of the
-    descent that first leads all of `maps` to lower ones, of which those go on that a search would polish."""
-    basis, exact = candidates.basis, update.to(torch.float64)
-    known, points = (part.flatten(1) @ basis.T for part in (candidates.maps, maps))
+def lowered(
+    update: MapUpdate,
+    candidates: MapCandidates,
+    maps: Tensor,
+    penalty: Callable[[Tensor], Tensor],
+    progress: Progress,
+) -> Tensor:
+    """What descent in the candidates' kernel makes of `maps` (M, C, H, W): the distinct ones, by rising ρ. penalty:
+    (M,) of maps, which is added to ρ on the way."""
+    basis = candidates.basis
+
+    def value(points: Tensor) -> Tensor:
+        return rho(update, points @ basis) + penalty((points @ basis).view(-1, *update.network.shape))
+
+    points = maps.flatten(1) @ basis.T
+    size = float(points.norm(dim=1).mean())
+    points = _descended(value, points, size, MAP_SEARCH.search, progress)
+    order = _best_distinct(points, rho(update, points @ basis), len(points))
+    return (points[order] @ basis).view(-1, *update.network.shape)
+
+
+def with_others(update: MapUpdate, candidates: MapCandidates, maps: Tensor) -> MapCandidates:
+    """The candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest."""
+    basis, exact = candidates.basis.double(), update.to(torch.float64)
+    known, points = (part.flatten(1).double() @ basis.T for part in (candidates.maps, maps))
     size = float(torch.cat([known, points]).norm(dim=1).mean())
-    if progress is not None:
-        points = _descended(lambda points: rho(update, points @ basis), points, size, MAP_SEARCH.search, progress)
-        most = update.most_images + MAP_SEARCH.polished_besides
-        points = points[_best_distinct(points, rho(update, points @ basis), most)]
-    directions = basis.double()
-    points = torch.cat([known.double(), _polished(exact, directions, points.double(), size)])
-    points, residual = _best_first(exact, directions, points)
-    found = (points @ directions).view(-1, *update.network.shape).float()
-    return replace(candidates, maps=found, residual=residual)
+    points, residual = _best_first(exact, basis, torch.cat([known, _polished(exact, basis, points, size)]))
+    return replace(candidates, maps=(points @ basis).view(-1, *update.network.shape).float(), residual=residual)
 
 
 def _least_wrong(update: MapUpdate, by_chance: Tensor, decoys: Tensor) -> float:

@@ -17,7 +17,7 @@ one, which gives its image in closed form (`attacks.span.variants.patch_embeddin
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.network import MapNetwork, find_map_networks
 from attacks.span.maps.patches import geometry
-from attacks.span.maps.search import Aim, MapCandidates, find_maps, with_others
+from attacks.span.maps.search import Aim, MapCandidates, find_maps, lowered, with_others
 from attacks.span.maps.update import MapUpdate, read_update
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, SEVERAL_PATCHES, constants_of
@@ -108,7 +108,11 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
             for _ in range(SEVERAL_PATCHES.repairs):
                 if found.num_accepted >= wanted:
                     break
-                found = with_others(maps, found, self._starts(maps, found, generator), progress)
+                accepted = found.maps[: found.num_accepted]
+                penalty = partial(self._alike, maps, accepted)
+                lower = lowered(maps, found, self._starts(maps, found, generator), penalty, progress)
+                others = self._of_others(maps, lower, accepted)
+                found = with_others(maps, found, others[: maps.count + MAP_SEARCH.polished_besides])
             if self.signals is None or found.num_accepted != maps.count - 1:
                 return found
             return with_others(maps, found, self._last(self.signals, maps, found.maps[: found.num_accepted]))
@@ -132,7 +136,8 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
                 f"{next_one:.2g}, and has to be below {candidates.bound:.2g}"
             )
         images = self._images(maps, candidates.maps[:accepted])
-        held = self._images(maps, self._others(maps, candidates)[: maps.count - accepted])
+        others = self._of_others(maps, candidates.maps[accepted:], candidates.maps[:accepted])
+        held = self._images(maps, others[: maps.count - accepted])
         return Acceptance(images, residual[:accepted], reason, facts=facts, held=held)
 
     def report(self, evidence: SeveralUpdate, acceptance: Acceptance) -> Reconstruction:
@@ -152,14 +157,21 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
             torch.cat([self.embedding.image(one, shape) for one in patches.double().cpu()]).to(fed) if len(fed) else fed
         )
 
-    def _others(self, maps: MapUpdate, found: MapCandidates) -> Tensor:
-        """The candidates (M, C, H, W) that are not accepted, without those that have most patches of one that is."""
-        sides, first = geometry(maps.network.convolution(maps.network.first)), found.num_accepted
-        patches = F.unfold(found.maps, *sides)
-        known, others = patches[:first], patches[first:]
+    def _alike(self, maps: MapUpdate, accepted: Tensor, candidates: Tensor) -> Tensor:
+        """(M,): the share of the patches of candidates (M, C, H, W) that are those of an accepted one (A, C, H, W), all
+        but a Gaussian of their distance: most random points end at the images of the largest signals."""
+        sides = geometry(maps.network.convolution(maps.network.first))
+        known, others = (F.unfold(some, *sides) for some in (accepted, candidates))
+        apart = (others[:, None] - known[None]).square().sum(2) / known.square().sum(1)
+        return torch.exp(-apart / SEVERAL_PATCHES.near**2).mean(2).sum(1)
+
+    def _of_others(self, maps: MapUpdate, candidates: Tensor, accepted: Tensor) -> Tensor:
+        """The candidates (M, C, H, W) without those that have most patches of an accepted one (A, C, H, W)."""
+        sides = geometry(maps.network.convolution(maps.network.first))
+        known, others = (F.unfold(some, *sides) for some in (accepted, candidates))
         apart = (others[:, None] - known[None]).norm(dim=2) / known.norm(dim=1)
         same = (apart < SEVERAL_PATCHES.same).float().mean(2) > 0.5
-        return found.maps[first:][~same.any(1)]
+        return candidates[~same.any(1)]
 
     def _starts(self, maps: MapUpdate, found: MapCandidates, generator: torch.Generator) -> Tensor:
         """Points of the kernel (S, C, H, W) to descend from: of random patches, and copies of the best candidates of
@@ -167,7 +179,8 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         points = torch.randn(MAP_SEARCH.starts, len(found.basis), generator=generator).to(found.basis)
         drawn = (points @ found.basis).view(-1, *maps.network.shape)
         drawn = drawn * (found.maps.flatten(1).norm(dim=1).mean() / drawn.flatten(1).norm(dim=1)).view(-1, 1, 1, 1)
-        others = self._others(maps, found)[: SEVERAL_PATCHES.repaired]
+        first = found.num_accepted
+        others = self._of_others(maps, found.maps[first:], found.maps[:first])[: SEVERAL_PATCHES.repaired]
         if not len(others):
             return drawn
         fed = maps.network.between(maps.seen, others)
