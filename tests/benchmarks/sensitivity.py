@@ -57,6 +57,7 @@ NOT_RUN = (
     thresholds.PATCHES,
     thresholds.POLISH,
     thresholds.PLACES,
+    thresholds.SEVERAL_PATCHES,
     thresholds.SINGLE_IMAGE,
 )
 
