@@ -10,8 +10,9 @@ This file chooses the variant for a network and runs it, round by round where ne
     stages.py          what every variant does: read, search, accept, report; the types handed from one to the next
     variants/          the variants: pixels, where linear layers start at the images (read this one first);
                        one_hidden, where there is no second hidden layer; features, where they follow a convolutional
-                       body; frozen_body, where only a head is trained; maps, where pairs of convolutions tell what
-                       they were fed; vectors, where single ones do; patch_embedding, for vision transformers
+                       body; frozen_body, where only a head is trained; maps, where pairs of layers tell what
+                       they were fed; vectors, where single ones do; patch_embedding, for vision transformers, and
+                       several_patches, where their client has several images
     evidence/          read: layers (the first two layers' updates, without weight decay), known_defense (without what
                        is known of a defense), pixel_evidence (the number of images and the regime of the update)
     search/            search: problems (ρ, lowest at private images), descent (of many points at once), candidates
@@ -19,7 +20,7 @@ This file chooses the variant for a network and runs it, round by round where ne
     sparse_duals.py    search: the sparsity test of a candidate, whose zeros make it exact
     acceptance.py      accept: as a set, one by one, or fitted in noise
     feature_space/     the same stages for features: network, update, inversion to pixels, search;
-                       for a client of one pooled_layers and single_image
+                       for a client of one single_image
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
                        for what single ones were fed projections and places
     joining.py         one result of several, and a joint polish of images and duals

@@ -25,9 +25,8 @@ from attacks.networks.mlp import ACTIVATIONS
 from attacks.networks.probing import linear_layers
 from attacks.span.feature_space.cone import cone_features
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.feature_space.pooled_layers import pooled_layers
 from attacks.span.feature_space.search import FeatureSearch
-from attacks.span.feature_space.single_image import FoundImage, find_image
+from attacks.span.feature_space.single_image import FoundImage, find_image, pooled_layers
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
 from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, likeliest_images, shared
 from attacks.span.search.candidates import SearchOptions, decoys_of

@@ -151,24 +151,19 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
 
     def _images(self, maps: MapUpdate, fed: Tensor) -> Tensor:
         """The images (M, C, H, W) of which the embedding is fed `fed` (M, C, H, W)."""
-        patches = F.unfold(fed, *geometry(maps.network.convolution(maps.network.first))).mT
-        shape = self.observation.input_shape
-        return (
-            torch.cat([self.embedding.image(one, shape) for one in patches.double().cpu()]).to(fed) if len(fed) else fed
-        )
+        patches, shape = _patches(maps, fed).mT.double().cpu(), self.observation.input_shape
+        return torch.cat([self.embedding.image(one, shape) for one in patches]).to(fed) if len(fed) else fed
 
     def _alike(self, maps: MapUpdate, accepted: Tensor, candidates: Tensor) -> Tensor:
         """(M,): the share of the patches of candidates (M, C, H, W) that are those of an accepted one (A, C, H, W), all
         but a Gaussian of their distance: most random points end at the images of the largest signals."""
-        sides = geometry(maps.network.convolution(maps.network.first))
-        known, others = (F.unfold(some, *sides) for some in (accepted, candidates))
+        known, others = _patches(maps, accepted), _patches(maps, candidates)
         apart = (others[:, None] - known[None]).square().sum(2) / known.square().sum(1)
         return torch.exp(-apart / SEVERAL_PATCHES.near**2).mean(2).sum(1)
 
     def _of_others(self, maps: MapUpdate, candidates: Tensor, accepted: Tensor) -> Tensor:
         """The candidates (M, C, H, W) without those that have most patches of an accepted one (A, C, H, W)."""
-        sides = geometry(maps.network.convolution(maps.network.first))
-        known, others = (F.unfold(some, *sides) for some in (accepted, candidates))
+        known, others = _patches(maps, accepted), _patches(maps, candidates)
         apart = (others[:, None] - known[None]).norm(dim=2) / known.norm(dim=1)
         same = (apart < SEVERAL_PATCHES.same).float().mean(2) > 0.5
         return candidates[~same.any(1)]
@@ -187,24 +182,20 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         left = 1 - maps.tests.coefficients(fed).square().sum(1) / fed.square().sum(1)
         shares = left.flatten(1)[:, self._tokens(maps, others[:1])]
         wrong = shares > SEVERAL_PATCHES.wrong * shares.median(1, keepdim=True).values
-        sides = geometry(maps.network.convolution(maps.network.first))
-        every = wrong[:, None].to(others).expand(-1, maps.holds.filters[0].numel(), -1)
-        where = F.fold(every, others.shape[2:], *sides) > 0
+        where = _put_back(maps, wrong[:, None].to(others).expand(-1, maps.holds.filters[0].numel(), -1)) > 0
         copied = torch.arange(len(drawn), device=drawn.device) % len(others)
         return torch.where(where[copied], drawn, others[copied])
 
     def _tokens(self, maps: MapUpdate, image: Tensor) -> Tensor:
         """(P,): which position of the later layer each patch moves most, of what the embedding is fed (1, C, H, W)."""
-        sides = geometry(maps.network.convolution(maps.network.first))
-        patches = F.unfold(image, *sides)
+        patches = _patches(maps, image)
         changed = patches + torch.eye(patches.shape[2]).to(image)[:, None] * patches.std()
-        fed = maps.network.between(maps.seen, torch.cat([image, F.fold(changed, image.shape[2:], *sides)])).flatten(2)
+        fed = maps.network.between(maps.seen, torch.cat([image, _put_back(maps, changed)])).flatten(2)
         return (fed[1:] - fed[:1]).square().sum(1).argmax(1)
 
     def _last(self, signals: PatchSignals, maps: MapUpdate, found: Tensor) -> Tensor:
         """What the embedding is fed of the one image that is missing beside those found (M, C, H, W): (1, C, H, W)."""
-        sides = geometry(maps.network.convolution(maps.network.first))
-        patches = F.unfold(found, *sides).mT.to(signals.weight)
+        patches = _patches(maps, found).mT.to(signals.weight)
         known = torch.linalg.qr(patches.flatten(0, 1).T)[0]
         left = signals.weight - signals.weight @ known @ known.T
         own = torch.linalg.svd(left, full_matrices=False)[0][:, : len(signals.positions)]
@@ -218,7 +209,7 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         parts = (asked.view(*slopes.shape[:2], 1, 1) * slopes).sum(1)
         weight = signals.weight - torch.einsum("apd,apn->dn", parts, patches)
         last = torch.linalg.lstsq((signals.positions - parts.sum(0)).T, weight).solution
-        return F.fold(last.T[None], maps.network.shape[1:], *sides).to(found)
+        return _put_back(maps, last.T[None]).to(found)
 
     def _slopes(self, image: Tensor) -> Tensor:
         """∂f/∂z (B, P, D) of an image (C, H, W), f along each of the directions in which its outputs can be asked."""
@@ -228,9 +219,8 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         positions = state[own.positions].requires_grad_()
         with torch.enable_grad():
             outputs = run_network(model, {**state, own.positions: positions}, image[None].to(positions)).flatten()
-            slopes = [
-                torch.autograd.grad(outputs @ one, positions, retain_graph=True)[0] for one in self._asked(outputs)
-            ]
+            asked = [outputs @ direction for direction in self._asked(outputs)]
+            slopes = [torch.autograd.grad(one, positions, retain_graph=True)[0] for one in asked]
         return torch.stack(slopes).reshape(len(slopes), -1, len(sent[own.weight]))[:, own.rows]
 
     def _asked(self, outputs: Tensor) -> Tensor:
@@ -242,6 +232,16 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         update = self._round.delta()[f"{layer}.weight"].to(outputs)
         left, values, _ = torch.linalg.svd(update, full_matrices=False)
         return left[:, values > SEVERAL_PATCHES.least_asked * values[0]].T
+
+
+def _patches(maps: MapUpdate, fed: Tensor) -> Tensor:
+    """What the embedding multiplies of what it is fed (M, C, H, W): (M, n, P)."""
+    return F.unfold(fed, *geometry(maps.network.convolution(maps.network.first)))
+
+
+def _put_back(maps: MapUpdate, patches: Tensor) -> Tensor:
+    """What the embedding is fed (M, C, H, W) of patches (M, n, P), which do not overlap."""
+    return F.fold(patches, maps.network.shape[1:], *geometry(maps.network.convolution(maps.network.first)))
 
 
 def networks_of(observation: Observation, embedding: PatchEmbedding) -> tuple[MapNetwork, ...]:

@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from attacks import Knowledge, Observation
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.feature_space.pooled_layers import pooled_layers
+from attacks.span.feature_space.single_image import pooled_layers
 from attacks.span.thresholds import FEATURE, SINGLE_IMAGE
 from tests.attacks.span.conftest import run
 
