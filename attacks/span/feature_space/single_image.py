@@ -1,9 +1,9 @@
 """The image of a client of one, through convolutions with max pooling: `find_image`.
 
 One step on one image gives away its features h and the signal δ at them exactly, and with every convolution's update
-one equation for each weight: ΔW = Σ_w δ_w (patch at the winner of window w)ᵀ (`PooledLayer`). All of it is linear in the
-input of a layer once the winners of its pooling are known, and the second layer of a small network has more equations
-than inputs. What is unknown is which position wins each window.
+one equation for each weight: ΔW = Σ_w δ_w (patch at the winner of window w)ᵀ (`PooledLayer`). All of it is linear in
+the input of a layer once the winners of its pooling are known, and the second layer of a small network has more
+equations than inputs. What is unknown is which position wins each window.
 
 **Statistical linearization** (`posterior`; the iterated posterior linearization filter of García-Fernández, Svensson,
 Morelande and Särkkä 2015). The input has a Gaussian prior. Every observation is replaced by the linear one that is
