@@ -361,6 +361,7 @@ class SEVERAL_PATCHES(Thresholds):
     """Several images of a vision transformer (`attacks.span.variants.several_patches`)."""
 
     accepting_share: float = 1e-3  # of decoys' ρ and that of mixtures: of images with a wrong patch 0.006 and more
+    most: float = 1e-5  # ρ of an image, mostly below 1e-7. Weights 1.7 times torch's have others at a share of 8e-4
     rounds: int = 2  # searches from random points
     repairs: int = 6  # rounds in which patches of candidates are drawn again, while images are missing
     repaired: int = 4  # candidates of a round

@@ -85,11 +85,13 @@ class Aim:
     """What a search accepts, and when it ends.
 
     share: of the ρ of what is not private, below which a candidate is accepted.
+    most: ρ below which it has to be in any case.
     rounds: searches at most.
     wanted: maps, with which it ends; all that there may be by default.
     """
 
     share: float = MAP_SEARCH.accepting_share
+    most: float = math.inf
     rounds: int = MAP_SEARCH.rounds
     wanted: int | None = None
 
@@ -101,7 +103,7 @@ def find_maps(
     basis, eigenvalues = _kernel(update, generator)
     size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
-    bound = aim.share * _least_wrong(update, by_chance, decoys)
+    bound = min(aim.share * _least_wrong(update, by_chance, decoys), aim.most)
     exact, directions, way = update.to(torch.float64), basis.double(), MAP_SEARCH.way
     points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
     for _ in range(aim.rounds if len(basis) else 0):
@@ -158,9 +160,11 @@ def lowered(
 
 
 def with_others(update: MapUpdate, candidates: MapCandidates, maps: Tensor) -> MapCandidates:
-    """The candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest."""
-    basis, exact = candidates.basis.double(), update.to(torch.float64)
-    known, points = (part.flatten(1).double() @ basis.T for part in (candidates.maps, maps))
+    """The candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest; the best candidate
+    that is not accepted goes on to its own."""
+    basis, exact, first = candidates.basis.double(), update.to(torch.float64), candidates.num_accepted
+    moved = torch.cat([candidates.maps[first : first + 1], maps])
+    known, points = (part.flatten(1).double() @ basis.T for part in (candidates.maps, moved))
     size = float(torch.cat([known, points]).norm(dim=1).mean())
     points, residual = _best_first(exact, basis, torch.cat([known, _polished(exact, basis, points, size)]))
     return replace(candidates, maps=(points @ basis).view(-1, *update.network.shape).float(), residual=residual)

@@ -3,7 +3,7 @@
 The update of the patch embedding spans the patches of all images, which says which images are possible: those whose
 patches lie in that span. A later layer, as the second one of the first block's MLP, tells the private ones among them,
 as its update spans what they made there (`attacks.span.maps`). A local minimum of that test is mostly a private image
-with some of its patches wrong, so that an image counts only where next to nothing is left.
+with some of its patches wrong, so that an image counts only where rounding alone is left.
 
 **The last image** needs no search. Once the others are known, their part of every update is linear in a few unknowns:
 what the loss asked of each output,
@@ -103,7 +103,7 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         with torch.no_grad():
             fed = maps.network.maps(maps.seen, decoys.to(maps.holds.filters))
             wanted = maps.count if self.signals is None else max(1, maps.count - 1)
-            aim = Aim(SEVERAL_PATCHES.accepting_share, SEVERAL_PATCHES.rounds, wanted)
+            aim = Aim(SEVERAL_PATCHES.accepting_share, SEVERAL_PATCHES.most, SEVERAL_PATCHES.rounds, wanted)
             found = find_maps(maps, fed, generator, progress, aim)
             for _ in range(SEVERAL_PATCHES.repairs):
                 if found.num_accepted >= wanted:

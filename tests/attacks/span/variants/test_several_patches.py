@@ -96,7 +96,9 @@ def test_a_patch_of_another_image_is_too_much_and_is_drawn_again():
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         decoys = PixelSpace(SHAPE, None).decoys(20, generator)
-        found = find_maps(maps, decoys, generator, silent, Aim(SEVERAL_PATCHES.accepting_share, rounds=0))
+        found = find_maps(
+            maps, decoys, generator, silent, Aim(SEVERAL_PATCHES.accepting_share, SEVERAL_PATCHES.most, rounds=0)
+        )
         mixed = private[:1].clone()
         mixed[..., :PATCH, :PATCH] = private[1:, :, :PATCH, :PATCH]
         right, wrong = rho(maps, private.flatten(1)), rho(maps, mixed.flatten(1))
