@@ -50,6 +50,7 @@ class MapNetwork:
     positions, tested_positions: P, the number of patches that each of the two sees of an image.
     image_shape: (C, H, W) of the network's input.
     nonnegative: whether no entry of random images' maps is negative, as behind a ReLU.
+    batched: whether the network is run on as many images as maps, as it has to be where it counts the images.
     """
 
     model: nn.Module
@@ -60,6 +61,7 @@ class MapNetwork:
     tested_positions: int
     image_shape: tuple[int, int, int]
     nonnegative: bool
+    batched: bool = False
     chain: tuple[str, ...] = ()
     rectified: bool = False
 
@@ -78,14 +80,14 @@ class MapNetwork:
     def between(self, state: State, maps: Tensor) -> Tensor:
         """What the second layer is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
 
-        Without a chain an image of zeros is run up to the first convolution, where the maps replace it.
+        Without a chain images of zeros are run up to the first convolution, where the maps replace them.
         """
         if self.chain:
             for name in self.chain:
                 own = {key.removeprefix(f"{name}."): state[key] for key in state if key.startswith(f"{name}.")}
                 maps = torch.func.functional_call(self.model.get_submodule(name), own, (maps,))
             return maps.relu() if self.rectified else maps
-        image = maps.new_zeros(1, *self.image_shape)
+        image = maps.new_zeros(len(maps) if self.batched else 1, *self.image_shape)
         with feeding(self.model.get_submodule(self.first), maps):
             return _run(self.model, state, image, self.second)
 
@@ -150,11 +152,11 @@ def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tu
             layer, positions = model.get_submodule(name), given[0, 0].numel()
             if not isinstance(layer, nn.Conv2d) or not _is_plain(layer):
                 continue
-            maps, nonnegative = tuple(fed.shape[1:]), bool((fed >= 0).all())
-            pair = MapNetwork(model, name, "", (maps[0], maps[1], maps[2]), positions, 0, image_shape, nonnegative)
+            shape, nonnegative = (fed.shape[1], fed.shape[2], fed.shape[3]), bool((fed >= 0).all())
+            pair = MapNetwork(model, name, "", shape, positions, 0, image_shape, nonnegative)
             if pair.most_images > 0:
-                size = fed.square().mean().sqrt()
-                found += _behind(pair, size * random_images(pair.shape, PROBES).to(image), image, calls)
+                maps = fed.square().mean().sqrt() * random_images(pair.shape, PROBES).to(image)
+                found += _behind(pair, maps, image, calls) or _behind(replace(pair, batched=True), maps, image, calls)
     return tuple(found)
 
 
@@ -219,7 +221,8 @@ def _behind(pair: MapNetwork, maps: Tensor, image: Tensor, calls: dict[str, tupl
     names = tuple(calls)
     later = names[names.index(pair.first) + 1 :]
     ways = []
-    for other in (image, image.flip(3) + 1):
+    count = len(maps) if pair.batched else 1
+    for other in (image.expand(count, -1, -1, -1), image.flip(3).expand(count, -1, -1, -1) + 1):
         with feeding(pair.model.get_submodule(pair.first), maps):
             ways.append(_way(pair.model, other, later, PROBES))
     (between, one), (_, two) = ways

@@ -28,13 +28,15 @@ class Transformer(nn.Module):
         super().__init__()
         torch.manual_seed(1)
         self.embedding = nn.Conv2d(3, WIDTH, PATCH, PATCH)
-        self.positions = nn.Parameter(0.02 * torch.randn(1, PLACES, WIDTH))
+        self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, PLACES + 1, WIDTH))
         layers = (nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, F.gelu, 1e-5, True, True) for _ in range(2))
         self.blocks, self.head = nn.Sequential(*layers), nn.Linear(WIDTH, 10)
 
     def forward(self, x):
-        tokens = self.embedding(x).flatten(2).transpose(1, 2) + self.positions
-        return self.head(self.blocks(tokens).mean(1))
+        tokens = self.embedding(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.positions
+        return self.head(self.blocks(tokens)[:, 0])
 
 
 def photographs(count):
