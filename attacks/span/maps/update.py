@@ -116,7 +116,7 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     model = observation.model
     device = next(model.parameters()).device
     initial, final = (cast_state(state, device, torch.float32) for state in observation.pairs[0])
-    pairs = _moved(networks, observation)
+    pairs = moved_pairs(networks, observation)
     delta, decay = _without_decay(observation, pairs[-1])
     if decay < 1:
         warnings = (*warnings, f"weight decay was undone: parameters shrank by {1 - decay:.2g} in all")
@@ -158,7 +158,7 @@ def _preference(pair: MapNetwork, ranks: "_Ranks", firsts: list[str]) -> tuple[b
     return ranks.count is None, spare <= 0, ranks.left > MAP_KERNEL.most_left, firsts.index(pair.first), -spare
 
 
-def _moved(networks: Sequence[MapNetwork], observation: Observation) -> list[MapNetwork]:
+def moved_pairs(networks: Sequence[MapNetwork], observation: Observation) -> list[MapNetwork]:
     """The pairs both of whose convolutions moved. Raises InputError where there is none."""
     delta = observation.delta()
     moved = {name for name in delta if bool(delta[name].any())}

@@ -20,7 +20,7 @@ from attacks.interface.observation import Observation
 from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
 from attacks.span.maps.network import MapNetwork, find_map_networks
 from attacks.span.maps.search import MapCandidates, find_maps
-from attacks.span.maps.update import MapUpdate, at_parameters_sent, read_update
+from attacks.span.maps.update import MapUpdate, at_parameters_sent, moved_pairs, read_update
 from attacks.span.stages import Acceptance, RoundsApart, Variant
 from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
 from attacks.span.variants.vectors import VectorVariant, has_features, number_of_features, vector_layers_of
@@ -59,11 +59,12 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
 
     def _simplest(self, count: int) -> MapNetwork:
         """The pair with the fewest unknowns that can test as many images, of equals the one that is used."""
-        able = [self._update.network, *(pair for pair in self.networks if pair.spare(count) > 0)]
+        pairs = moved_pairs(self.networks, self.observation.one_round()[0])
+        able = [self._update.network, *(pair for pair in pairs if pair.spare(count) > 0)]
         return min(able, key=lambda pair: pair.unknowns(count))
 
     def read(self, generator: torch.Generator) -> MapUpdate:
-        """The spans of the patches that both convolutions saw, and N where the rank shows it."""
+        """The spans of the patches that both layers saw, and N where the rank shows it."""
         return self._update
 
     @cached_property
