@@ -159,10 +159,12 @@ def test_attacks_with_a_share_of_the_gpu_are_made_by_a_process_that_has_imported
     """Ray starts a process for each of them where nothing is said: four seconds of imports for an attack of one."""
     dispatcher = Dispatcher(workers=None)
     try:
-        pids = {ray.get(dispatcher.empty_task.remote(), timeout=60) for _ in range(3)}
+        pids = {ray.get(dispatcher.empty_task.remote(), timeout=120) for _ in range(8)}
+        slots = attack_slots()
     finally:
         dispatcher.close()
-    assert dispatcher.taken["num_gpus"] == 0.1 and len(pids) == 1
+    assert dispatcher.taken["num_gpus"] == 0.1
+    assert len(pids) <= slots == 2  # of eight: a busy Ray may hold one for each slot, and asks whichever is free
 
 
 def test_no_more_attacks_are_sent_than_run_beside_clients(one_gpu):
