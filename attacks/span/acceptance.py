@@ -22,6 +22,10 @@ Both rest on signals δ_i of the second layer's units that are independent: δ_i
 dual, and the second layer's update holds h(x_i) and h(x_j) as one sum. Where that update shows too few directions to
 exclude it (`tells_signals_apart`), only images are returned whose own features lie in it to rounding.
 
+Where images are missing, a candidate may be the mean of two whose signals are alike: the first layer shows no more of
+them, and a network that is nearly linear between them has the mean of their features at the mean of the images. So ρ
+has to be below what such a mean would have, as the candidates lie around each other (`_of_means`).
+
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
 remains, as image i contributes nothing to a unit that it leaves inactive by a margin. The images are the least squares
 
@@ -103,6 +107,9 @@ class Certainty:
     residual: (M,), ρ at the parameters sent.
     contradicted: (M,), share of the zeros of its own dual on units that it activates before or after training; 0 for a
         candidate without a dual.
+    mixed: (M,), ρ at the parameters sent over what the mean of two images would have there; 0 for a candidate with a
+        dual.
+    count: N.
     complete: whether the duals determine all images.
     apart: whether the second layer's update shows enough directions to tell the images' signals apart.
     """
@@ -111,17 +118,23 @@ class Certainty:
     misfit: Tensor
     residual: Tensor
     contradicted: Tensor
+    mixed: Tensor
+    count: int
     complete: bool
     apart: bool
 
     def sure(self, images: Tensor) -> Tensor:
-        """Which of the candidates (M, in) are certain, (M,) bool: of a small error, and duals that agree."""
+        """Which of the candidates (M, in) are certain, (M,) bool: of a small error, duals that agree, and no mean."""
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
         near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
-        return near & agreed & (self.contradicted < CERTAINTY.contradicted)
+        return self.no_means(near & agreed & (self.contradicted < CERTAINTY.contradicted))
+
+    def no_means(self, chosen: Tensor) -> Tensor:
+        """The chosen candidates (M,) without those that may be the mean of two, where fewer than N are chosen."""
+        return chosen if int(chosen.sum()) >= self.count else chosen & (self.mixed < CERTAINTY.mixed)
 
 
 def certainty(
@@ -152,7 +165,10 @@ def certainty(
     contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
-    return Certainty(error, misfit, tests[0].residual(images.float()), contradicted, complete, apart)
+    residual = tests[0].residual(images.float())
+    mixed = residual / _of_means(tests[0], moves[0], images).to(residual)
+    mixed[: len(passed)] = 0
+    return Certainty(error, misfit, residual, contradicted, mixed, duals.count, complete, apart)
 
 
 @dataclass(frozen=True)
@@ -203,6 +219,24 @@ def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) ->
         return error, 0.0
     rounding = CERTAINTY.rounding**2 * float(value.square().sum() + len(rows)) / equations
     return error, (left - least) / others / max(least / spare, rounding)
+
+
+def _of_means(test: SpanTest, every: Moves, images: Tensor) -> Tensor:
+    """(M,): what ρ would be at each image (M, in) if it were the mean of two, as far from it as half of its way to
+    another, the median of these; infinite for an image alone. With features at x ± e, ḡ their mean and A as above for
+    all directions: the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² / ‖g(x)‖² over y."""
+    rows = test.rows.double()
+    fed = pad(images.double(), (0, 1), value=1.0) @ test.first.double().T
+    values, slopes = test.activate(fed, None)
+    left = fed.new_full((len(images),), torch.inf)
+    for i in range(len(images) if len(images) > 1 else 0):
+        half = (torch.cat([fed[:i], fed[i + 1 :]]) - fed[i]) / 2
+        bent = (test.activate(fed[i] + half, None)[0] + test.activate(fed[i] - half, None)[0]) / 2 - values[i]
+        missed = outside_rounds(by_round(bent, rows, 0.0), rows)
+        changes = outside_rounds(by_round(every.fed * slopes[i], rows, 0.0), rows)
+        least = [_solve(one, changes)[0] for one in missed]
+        left[i] = torch.tensor(least).median() / by_round(values[i], rows, 1.0).square().sum()
+    return left
 
 
 def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:

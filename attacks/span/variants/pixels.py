@@ -217,14 +217,17 @@ class PixelJudge:
         return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
 
     def sure_in_noise(self, acceptance: Acceptance) -> Acceptance:
-        """Leave out images of a large error where no zeros vouch for any: they are one point, or not at rest."""
+        """Leave out images of a large error, or that may be the mean of two, where no zeros vouch for any."""
         loose = self.candidates.below(self.candidates.threshold)
         if len(self.candidates.passed) or len(acceptance.images) != len(loose) or len(loose) < 2:
             return acceptance
-        error, typical = self._certainty(loose).error, float(torch.pdist(loose).median())
-        images = acceptance.images[error < CERTAINTY.error_in_noise * typical]
-        moved = float(error.median())
-        reason = f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart"
+        certainty, typical = self._certainty(loose), float(torch.pdist(loose).median())
+        images = acceptance.images[certainty.no_means(certainty.error < CERTAINTY.error_in_noise * typical)]
+        moved = float(certainty.error.median())
+        reason = (
+            f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart, and the second "
+            f"layer leaves {float(certainty.mixed.median()):.2g} of what it leaves of the mean of two"
+        )
         facts = acceptance.facts | constants_of(CERTAINTY)
         return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason, facts=facts)
 

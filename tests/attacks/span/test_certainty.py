@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
+from attacks.networks.mlp import ACTIVATIONS
 from attacks.span.acceptance import certainty
 from attacks.span.thresholds import CERTAINTY
 from tests.attacks.conftest import digits
@@ -139,3 +140,27 @@ def test_a_candidate_that_is_not_at_rest_has_no_error_bar(federated):
     candidates = torch.stack([private[0], private[1], away])
     found = certainty([test], duals, true_duals(duals, private)[2:], private[2:], candidates)
     assert found.error[-3:-1].max() < 0.1 and found.error[-1].isinf()
+
+
+def test_the_mean_of_two_images_shows_where_one_is_missing():
+    """Two of three images send one signal, so that a smooth network's layers show their mean: its ρ is what such a mean
+    has, and the third image's is rounding."""
+    images = digits(3)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 10))
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    points = nn.functional.pad(images.flatten(1), (0, 1), value=1.0)
+    hidden = nn.functional.pad(model[:3](images), (0, 1), value=1.0)
+    returned = dict(sent)
+    for layer, fed in (("1", points), ("3", hidden)):
+        signals = torch.randn(2, len(sent[f"{layer}.bias"]))[[0, 0, 1]]
+        change = 1e-3 * signals.T @ fed.detach()
+        returned[f"{layer}.weight"] = sent[f"{layer}.weight"] + change[:, :-1]
+        returned[f"{layer}.bias"] = sent[f"{layer}.bias"] + change[:, -1]
+    test, duals = first_two(Observation(model, ((sent, returned),), (1, 8, 8)), count=2)
+    test = replace(test, activate=ACTIVATIONS["tanh"])
+    candidates = torch.stack([images[:2].mean(0), images[2]]).flatten(1).double()
+    found = certainty([test], duals, duals.rows[:0, : duals.count], candidates[:0], candidates)
+    assert found.mixed[0] > 1 and found.mixed[1] < 1e-3
+    every = torch.ones(2, dtype=torch.bool)
+    assert replace(found, count=3).no_means(every).tolist() == [False, True] and found.no_means(every).all()
