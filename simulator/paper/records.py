@@ -32,9 +32,10 @@ HEAD = """# Both papers, claim by claim
 
     fedspill paper --records docs/records/paper
 
-writes this page from the data of `docs/records/paper/`, one folder an experiment, and ends with 1 where a recorded
-verdict is not what its data give. The papers: Loo, Hasani, Lechner, Amini, Rus (ICLR 2024); Liu, Zhu, Belkin (NeurIPS
-2020) and the rebuttal of its reviews, which `hessian` measures.
+writes this page from the data of `docs/records/paper/`, a folder an experiment and data set, and ends with 1 where
+a recorded verdict is not what its data give. The papers: Loo, Hasani, Lechner, Amini, Rus (ICLR 2024); Liu, Zhu, Belkin
+(NeurIPS 2020) and the rebuttal of its reviews, which `hessian` measures. `ntk` as published, `ntk` today and `span` at
+the settings of figure 2, on one page: [the headline](records/headline.md).
 
 *n*: seeds, none of which chose sizes, attacks or rules. Each draws images, networks and attacks anew, and the rule is
 asked of each alone. A claim holds, or does not, where a one-sided sign test over the seeds says so (p < 0.05), and is
@@ -118,8 +119,9 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
 
     names: of experiments, in the order of the page. Raise InputError if the folder holds no record, or something else.
     """
-    kept = [get_experiment(path.name).name for path in records.iterdir()] if records.is_dir() else []
-    recorded = [name for name in names if name in kept]
+    order = list(names)
+    made = {path.name: experiment_of(path) for path in records.iterdir()} if records.is_dir() else {}
+    recorded = sorted((name for name in made if made[name] in order), key=lambda name: (order.index(made[name]), name))
     if not recorded:
         raise InputError(f"{str(records)!r} holds no records: one folder an experiment, such as docs/records/paper")
     claims = {name: decide(records / name) for name in recorded}
@@ -133,9 +135,18 @@ def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[C
         said, now = json.loads(path.read_text(encoding="utf-8")), [dataclasses.asdict(claim) for claim in found]
         both = itertools.zip_longest(said, now)
         wrong += [f"{name}: {(claim or own)['claim']}" for own, claim in both if claim != own]
-    missing = [name for name in names if name not in recorded]
+    missing = [name for name in order if name not in made.values()]
     write_atomically(records.resolve().parents[1] / "paper.md", page(records, claims, missing))
     return claims, RunError(f"recorded otherwise than the data say: {'; '.join(wrong)}") if wrong else None
+
+
+def experiment_of(folder: Path) -> str:
+    """Return the experiment that a record is of, whose folder may say more behind its name, as figure2_cifar10 does.
+    Raise InputError if the folder is named after another experiment."""
+    name = get_experiment(folder.name).name if folder.name in EXPERIMENTS else Made.read(folder).experiment
+    if not f"{folder.name}_".startswith(f"{name}_"):
+        raise InputError(f"{str(folder)!r} is a record of {name!r}: name it {name}, or {name}_ and its data or profile")
+    return name
 
 
 def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> str:
@@ -143,10 +154,12 @@ def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> s
     rows = [COLUMNS, ["---"] * len(COLUMNS)]
     commands = []
     for name, found in claims.items():
-        made, size = Made.read(records / name), size_of(read_data(records / name))
-        rows += [page_row(name, claim, ", ".join(filter(None, [made.profile, made.data, size]))) for claim in found]
+        made = Made.read(records / name)
+        size = ", ".join(filter(None, [made.profile, made.data, size_of(read_data(records / name))]))
+        rows += [page_row(made.experiment, claim, size) for claim in found]
         commands.append(made.command)
-    pictures = [f"`{name}` ![{titles()[name]}](records/paper/{name}/{FIGURE})" for name in claims]
+    title_of = {name: titles()[experiment_of(records / name)] for name in claims}
+    pictures = [f"`{name}` ![{title}](records/paper/{name}/{FIGURE})" for name, title in title_of.items()]
     pictures += [""] * (-len(pictures) % 2)
     gallery = [["figures", ""], ["---"] * 2, *map(list, zip(pictures[::2], pictures[1::2], strict=True))]
     left = f"\nWithout a record yet: {', '.join(f'`{name}`' for name in missing)}.\n" if missing else ""

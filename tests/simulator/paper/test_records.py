@@ -35,7 +35,7 @@ def test_every_recorded_verdict_is_what_its_data_give_and_the_page_is_made_of_th
     assert all(f"(records/paper/{name}/figure.png)" in page for name in claims)
     for name, found in claims.items():
         made = Made.read(records / name)
-        assert made.command.startswith(f"fedspill paper {name}") and "/" not in made.command
+        assert made.command.split()[:3] == ["fedspill", "paper", made.experiment] and "/" not in made.command
         assert all(claim.identity or claim.n >= 5 for claim in found) and made.around["versions"]["torch"]
 
 
@@ -64,9 +64,19 @@ def test_what_was_made_by_an_earlier_version_is_refused(tmp_path):
         decide(folder)
     with pytest.raises(InputError, match="holds no records"):
         check_records(tmp_path / "nowhere", titles())
-    folder.rename(folder.with_name("theorem9"))
-    with pytest.raises(InputError, match="unknown experiment 'theorem9'"):
-        check_records(folder.parent, titles())
+
+
+def test_a_folder_is_named_after_its_experiment_and_may_say_more(tmp_path):
+    """As one on a second data set does; its rows stand behind those of the first."""
+    records = copied(tmp_path, "theorem1", "theorem2")
+    shutil.copytree(records / "theorem1", records / "theorem1_cifar10")
+    claims, wrong = check_records(records, titles())
+    assert wrong is None and list(claims) == ["theorem1", "theorem1_cifar10", "theorem2"]
+    page = (tmp_path / "paper.md").read_text()
+    assert page.count("| `theorem1` |") == 4 and "(records/paper/theorem1_cifar10/figure.png)" in page
+    (records / "theorem1").rename(records / "theorem9")
+    with pytest.raises(InputError, match="theorem9' is a record of 'theorem1': name it theorem1, or theorem1_ and"):
+        check_records(records, titles())
 
 
 def test_a_row_of_the_page(tmp_path):
