@@ -132,9 +132,11 @@ class Certainty:
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
         return self.no_means(near & agreed & (self.contradicted < CERTAINTY.contradicted))
 
-    def no_means(self, chosen: Tensor) -> Tensor:
-        """The chosen candidates (M,) without those that may be the mean of two, where fewer than N are chosen."""
-        return chosen if int(chosen.sum()) >= self.count else chosen & (self.mixed < CERTAINTY.mixed)
+    def no_means(self, chosen: Tensor, hidden: bool = False) -> Tensor:
+        """Return the chosen candidates (M,) without those that may be the mean of two, where fewer than N are chosen or
+        noise may hide more than N (`hidden`)."""
+        complete = int(chosen.sum()) >= self.count and not hidden
+        return chosen if complete else chosen & (self.mixed < CERTAINTY.mixed)
 
 
 def certainty(

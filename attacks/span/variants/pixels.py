@@ -222,7 +222,8 @@ class PixelJudge:
         if len(self.candidates.passed) or len(acceptance.images) != len(loose) or len(loose) < 2:
             return acceptance
         certainty, typical = self._certainty(loose), float(torch.pdist(loose).median())
-        images = acceptance.images[certainty.no_means(certainty.error < CERTAINTY.error_in_noise * typical)]
+        near = certainty.error < CERTAINTY.error_in_noise * typical
+        images = acceptance.images[certainty.no_means(near, self.evidence.may_hide_images)]
         moved = float(certainty.error.median())
         reason = (
             f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart, and the second "
