@@ -27,7 +27,7 @@ SIZES = {  # columns of data.csv that say how large an experiment is, and what t
     "width": "width",
     "multiplier": "multiplier",
 }
-COLUMNS = ["experiment", "claim", "the paper", "measured here", "effect, with its interval", "n", "verdict", "size"]
+COLUMNS = ["experiment", "claim", "the paper", "measured here", "effect, with its interval", "n", "verdict", "size", "command"]
 HEAD = """# Both papers, claim by claim
 
     fedspill paper --records docs/records/paper
@@ -41,8 +41,8 @@ the settings of figure 2, on one page: [the headline](records/headline.md).
 asked of each alone. A claim holds, or does not, where a one-sided sign test over the seeds says so (p < 0.05), and is
 undecided otherwise. *Effect*: the statistic that the rule compares, mean over seeds with Student's interval of 95 %;
 or the share of seeds in which the rule is true, with the exact one. Identities are arithmetic and have neither. *Size*:
-the profile and what was swept; `quick` is far below the paper's size, which is `full`. MNIST stands for a folder with
-that data set. What lies behind a verdict: [the notes](records/paper.md).
+the profile and what was swept; `quick` is far below the paper's size, which is `full`. *Command*: repeats it; MNIST
+stands for a folder with that data set. What lies behind a verdict: [the notes](records/paper.md).
 """
 
 
@@ -152,20 +152,16 @@ def experiment_of(folder: Path) -> str:
 def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> str:
     """Make the page in Markdown: a row for each claim, the figures, and what has no record yet."""
     rows = [COLUMNS, ["---"] * len(COLUMNS)]
-    commands = []
     for name, found in claims.items():
         made = Made.read(records / name)
         size = ", ".join(filter(None, [made.profile, made.data, size_of(read_data(records / name))]))
-        rows += [page_row(made.experiment, claim, size) for claim in found]
-        commands.append(made.command)
+        rows += [[*page_row(made.experiment, claim, size), f"`{made.command}`"] for claim in found]
     title_of = {name: titles()[experiment_of(records / name)] for name in claims}
     pictures = [f"`{name}` ![{title}](records/paper/{name}/{FIGURE})" for name, title in title_of.items()]
     pictures += [""] * (-len(pictures) % 2)
     gallery = [["figures", ""], ["---"] * 2, *map(list, zip(pictures[::2], pictures[1::2], strict=True))]
     left = f"\nWithout a record yet: {', '.join(f'`{name}`' for name in missing)}.\n" if missing else ""
-    listed = "\n".join(f"    {command}" for command in commands)
-    made_by = f"Each was made by its command, the folder of the data set aside:\n\n{listed}"
-    return f"{HEAD}\n{table(rows)}\n{left}\n{made_by}\n\n{table(gallery)}\n"
+    return f"{HEAD}\n{table(rows)}\n{left}\n{table(gallery)}\n"
 
 
 def table(rows: list[list[str]]) -> str:
