@@ -27,7 +27,8 @@ SIZES = {  # columns of data.csv that say how large an experiment is, and what t
     "width": "width",
     "multiplier": "multiplier",
 }
-COLUMNS = ["experiment", "claim", "the paper", "measured here", "effect, with its interval", "n", "verdict", "size", "command"]
+COLUMNS = ["experiment", "claim", "the paper", "measured here", "effect, with its interval", "n", "verdict"]
+COLUMNS += ["size", "command"]
 HEAD = """# Both papers, claim by claim
 
     fedspill paper --records docs/records/paper
