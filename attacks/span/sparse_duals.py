@@ -38,9 +38,11 @@ from attacks.update.spectrum import Spectrum
 class DualSpace:
     """The factors of a first layer's update, in float64, and the units' parameters at both ends of training.
 
-    left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
-    its N-dimensional part. ends: two (W, in + 1), [W | b] of what the activation is fed before and after. Units
-    that did not change are left out.
+    left: (W, N), L; units that did not change are left out.
+    rows: (N, in + 1), Vᵀ.
+    values: (N,), S.
+    noise: standard deviation of an entry of the update beyond its N-dimensional part.
+    ends: two (W, in + 1), [W | b] of what the activation is fed before and after.
     repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
     units: (W,), the unit of every row of L, in whatever round; None where no two rows are of one.
     """

@@ -28,9 +28,16 @@ MOST_STARTS = 10_000  # points that a pass moves at a time, with their features:
 class Candidates:
     """Images that passed the sparsity test, and loose candidates, which did not; all in float64.
 
-    passed: (F, in), and directions: (F, N), the c of their duals. loose: (P, in), freed from what they share with those
-    that passed, and residual: (P,), their ρ, lowest first. threshold: ρ below which a loose candidate is accepted, and
-    decoy_median: the median ρ of the decoys. sparsity_tested: whether duals have zeros that can be tested (ReLU only).
+    duals: the factors of the first layer's update.
+    test: of the second layer's.
+    directions: (F, N), the c of the duals of the images that passed.
+    passed: (F, in).
+    loose: (P, in), freed from what they share with those that passed.
+    residual: (P,), their ρ, lowest first.
+    threshold: ρ below which a loose candidate is accepted.
+    decoy_median: the median ρ of the decoys.
+    sparsity_tested: whether duals have zeros that can be tested (ReLU only).
+    crowded: whether there are many images for the width.
     passes: how many passes of the search it took to find them.
     """
 

@@ -23,7 +23,8 @@ from attacks.span.thresholds import SEARCH
 class AffineSpan:
     """The points {x : [x; 1] = origin + b · directions}, which are given by their coordinates b (…, n − 1).
 
-    origin: (in + 1,). directions: (n − 1, in + 1), last component 0.
+    origin: (in + 1,), last component 1.
+    directions: (n − 1, in + 1), last component 0.
     """
 
     origin: Tensor
@@ -66,9 +67,10 @@ class AffineSpan:
 class SpanTest:
     """Tests any image by its ρ.
 
-    first: (R·W, in + 1), [W₁ | b₁] at the initial parameters, one round below the other. rows: (R, k, W + 1), an
-    orthonormal basis of the second layer's row space in each round, strongest first. leading: how many of them hold
-    nearly all of it, so that a search may start with them; None: no fewer do.
+    first: (R·W, in + 1), [W₁ | b₁] at the initial parameters, one round below the other.
+    rows: (R, k, W + 1), an orthonormal basis of the second layer's row space in each round, strongest first.
+    activate: the activation behind the first layer.
+    leading: how many rows hold nearly all of it, so that a search may start with them; None: no fewer do.
     """
 
     first: Tensor
@@ -91,8 +93,9 @@ class SpanTest:
 class SpanProblem:
     """ρ as a function of the coordinates in an affine span.
 
-    base: (R·(W + 1),) and slope: (n − 1, R·(W + 1)): the first layer's output at b is base + b · slope; the last unit
-    of every round is the constant 1 of g. rows: as in SpanTest.
+    base: (R·(W + 1),), the first layer's output at b = 0; the last unit of every round is the constant 1 of g.
+    slope: (n − 1, R·(W + 1)); the first layer's output at b is base + b · slope.
+    rows, activate: as in SpanTest.
     """
 
     base: Tensor
@@ -139,8 +142,9 @@ class FreePoints:
     """Images that may move along some rows, x̃ kept at its last 1, down to a minimum of ρ by Gauss-Newton steps: near an
     image its features g are linear in it, with the slopes of its own units.
 
-    free: (K, in + 1), and fed: (K, R·W), what a step along each of them feeds the units. first, rows: as in SpanTest;
-    all in float64.
+    free: (K, in + 1), the rows, in float64.
+    fed: (K, R·W), what a step along each of them feeds the units, in float64.
+    first, rows, activate: as in SpanTest, in float64.
     """
 
     free: Tensor
