@@ -42,8 +42,8 @@ class Thresholds:
 
 
 def constants_of(*groups: type[Thresholds]) -> Facts:
-    """Every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are counted
-    from 1, those of a `Descent` are its steps and its rate."""
+    """Return every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are
+    counted from 1, those of a `Descent` are its steps and its rate."""
     found: Facts = {}
     for group in groups:
         for name in group.__annotations__:

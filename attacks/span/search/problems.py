@@ -32,8 +32,8 @@ class AffineSpan:
 
     @classmethod
     def of(cls, rows: Tensor, generator: torch.Generator) -> "AffineSpan":
-        """The points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ, in a
-        random orthonormal basis, in units of the origin's length."""
+        """Return the points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ,
+        in a random orthonormal basis, in units of the origin's length."""
         squares, left = torch.linalg.eigh(rows @ rows.T)
         basis = left.T @ rows / squares.clamp_min(squares[-1] * 1e-16).sqrt()[:, None]
         last = basis[:, -1]
@@ -46,8 +46,8 @@ class AffineSpan:
 
     @classmethod
     def scaled(cls, rows: Tensor) -> "AffineSpan":
-        """The same points, with coordinates along the principal axes of the rows, in units of the square root of each
-        singular value, as private images spread; one coordinate more than the span has dimensions."""
+        """Return the same points, with coordinates along the principal axes of the rows, in units of the square root of
+        each singular value, as private images spread; one coordinate more than the span has dimensions."""
         squares, left = torch.linalg.eigh(rows @ rows.T)
         squares = squares.clamp_min(squares[-1] * 1e-16)
         basis = left.T @ rows / squares.sqrt()[:, None]
@@ -59,7 +59,7 @@ class AffineSpan:
         return cls(origin, scale * directions)
 
     def images(self, coordinates: Tensor) -> Tensor:
-        """(M, in) for coordinates (M, n − 1)."""
+        """Return the images (M, in) of coordinates (M, n − 1)."""
         return self.origin[:-1] + coordinates @ self.directions[:, :-1].to(coordinates.dtype)
 
 
@@ -79,12 +79,12 @@ class SpanTest:
     leading: int | None = None
 
     def features(self, images: Tensor) -> Tensor:
-        """The features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
+        """Return the features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
         hidden = self.activate(torch.addmm(self.first[:, -1], images, self.first[:, :-1].T), None)[0]
         return by_round(hidden, self.rows, 1.0)
 
     def residual(self, images: Tensor) -> Tensor:
-        """ρ of images (M, in): (M,)."""
+        """Compute ρ of images (M, in): (M,)."""
         g = self.features(images)
         return outside_rounds(g, self.rows).square().sum(1) / g.square().sum(1)
 
@@ -115,11 +115,11 @@ class SpanProblem:
         return cls(padded[0][0], padded[1], test.rows, test.activate)
 
     def leading(self, number: int | None) -> "SpanProblem":
-        """The same with so many of the second layer's leading directions in each round, or with all (None)."""
+        """Return the same with so many of the second layer's leading directions in each round, or with all (None)."""
         return self if number is None else replace(self, rows=self.rows[:, :number].contiguous())
 
     def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.
+        """Compute ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.
 
         With m = g − P g, f = g − Q g and D the denominator: ∂ρ/∂g = 2 (m − ρ (f + ε g)) / D, as ∂‖m‖²/∂g = 2 m.
         """
@@ -159,7 +159,7 @@ class FreePoints:
         return cls(free, free @ first.T, first, test.rows.double(), test.activate)
 
     def settled(self, image: Tensor) -> Tensor:
-        """Where an image (in,) comes to rest: after so many steps, or the last one that gains."""
+        """Move an image (in,) to where it comes to rest: after so many steps, or the last one that gains."""
         rho, step = self._step(image)
         for _ in range(SEARCH.newton_steps):
             lower, following = self._step(image + step)
@@ -172,7 +172,7 @@ class FreePoints:
         return image
 
     def _step(self, image: Tensor) -> tuple[float, Tensor]:
-        """(ρ at an image, the step (in,) of least squares for m / ‖g‖, m = g − P g, whose square is ρ).
+        """Return (ρ at an image, the step (in,) of least squares for m / ‖g‖, m = g − P g, whose square is ρ).
 
         Its change along a direction is (∂m − m (g · ∂g) / ‖g‖²) / ‖g‖. Least squares for m alone shrink g instead.
         """
@@ -190,12 +190,12 @@ class FreePoints:
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:
-    """z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² would lose all below 1e-7."""
+    """Return z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² loses all below 1e-7."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)
 
 
 def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
-    """The same as `outside`, round by round, for points (M, R·W) and rows (R, k, W)."""
+    """Return the same as `outside`, round by round, for points (M, R·W) and rows (R, k, W)."""
     if len(rows) == 1:
         return outside(points, rows[0])
     parts = points.split(rows.shape[2], 1)
@@ -203,6 +203,6 @@ def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
 
 
 def by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
-    """Features (…, R·W) with one more behind those of every round, (…, R·(W + 1)). rows: (R, k, W + 1)."""
+    """Return features (…, R·W) with one more behind those of every round, (…, R·(W + 1)). rows: (R, k, W + 1)."""
     parts = features.unflatten(-1, (len(rows), rows.shape[2] - 1))
     return torch.nn.functional.pad(parts, (0, 1), value=last).flatten(-2)
