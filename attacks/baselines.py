@@ -46,7 +46,7 @@ class PublicBaseline(Attack):
         knowledge.require(self.name, "public_images")
 
     def chosen(self, knowledge: Knowledge, order: Tensor, residual: Tensor, *warnings: str) -> Reconstruction:
-        """The first N public images of `order` (P,), with their `residual` (P,)."""
+        """Return the first N public images of `order` (P,), with their `residual` (P,)."""
         public, count = _public(knowledge), knowledge.num_private or 1
         few = (f"{count} images wanted, {len(public)} are public",) if len(public) < count else ()
         return Reconstruction(public[order[:count]], residual[order[:count]], warnings=(*warnings, *few))
@@ -90,7 +90,7 @@ class BestPublic(PublicBaseline):
 
 
 def first_layer_residual(observation: Observation, images: Tensor, rank: int) -> Tensor | None:
-    """ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb]; None where no layer fed by them moved."""
+    """Compute ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb]; None where no fed layer moved."""
     layer = first_layer_update(observation)
     if layer is None:
         return None
@@ -107,7 +107,7 @@ def first_layer_residual(observation: Observation, images: Tensor, rank: int) ->
 
 
 def gradient_residual(observation: Observation, images: Tensor, progress: Progress = silent) -> Tensor:
-    """1 − max_α cos²(Δθ, Σ_k α_k ∇f_k(θ₀; x)) of images (P, C, H, W), (P,) in float64: 0 after one step on x alone."""
+    """Compute 1 − max_α cos²(Δθ, Σ_k α_k ∇f_k(θ₀; x)) of images (P, C, H, W), (P,) in float64: 0 for one step on x."""
     parameter = next(iter(observation.model.parameters()))
     delta = cast_state(observation.delta(), parameter.device, parameter.dtype)
     state = cast_state(observation.initial, parameter.device, parameter.dtype)
@@ -132,6 +132,6 @@ def gradient_residual(observation: Observation, images: Tensor, progress: Progre
 
 
 def _public(knowledge: Knowledge) -> Tensor:
-    """The public images (P, C, H, W), in float32 on the CPU; `check_requirements` saw to it."""
+    """Return the public images (P, C, H, W), in float32 on the CPU; `check_requirements` saw to it."""
     assert knowledge.public_images is not None
     return knowledge.public_images.float().cpu()

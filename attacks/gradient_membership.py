@@ -82,7 +82,7 @@ def gradient_scores(observation: Observation, images: Tensor, labels: Tensor) ->
 
 
 def _round_scores(observation: Observation, model: nn.Module, pair: int, images: Tensor, labels: Tensor) -> Tensor:
-    """The scores (Q,) of one round, in units of their standard deviation."""
+    """Return the scores (Q,) of one round, in units of their standard deviation."""
     delta = observation.delta(pair)
     device = delta[observation.trainable[0]].device
     initial = cast_state(observation.pairs[pair][0], device, torch.float32)
@@ -115,7 +115,7 @@ def _round_scores(observation: Observation, model: nn.Module, pair: int, images:
 def _gradients(
     model: nn.Module, state: State, names: tuple[str, ...], images: Tensor, labels: Tensor, chosen: Tensor
 ) -> Tensor:
-    """The chosen entries (Q, d) of the loss's gradient in the named parameters, for each image alone."""
+    """Return the chosen entries (Q, d) of the loss's gradient in the named parameters, for each image alone."""
     parameters = {name: state[name] for name in names}
     rest = {name: value for name, value in state.items() if name not in parameters}
 

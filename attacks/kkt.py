@@ -76,7 +76,7 @@ class KKTAttack(Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """labels and pixel_range are used where known; of the initial checkpoint the number of images and the mean.
+        """Use labels and pixel_range where they are known; of the initial checkpoint the number of images and the mean.
         residual of a candidate: ‖R‖ / ‖R + g_j‖, as in the NTK attack; duals: λ_j y_j."""
         problem = self.optimization(observation, knowledge)
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
@@ -91,7 +91,7 @@ class KKTAttack(Attack):
         )
 
     def optimization(self, observation: Observation, knowledge: Knowledge) -> "KKTOptimization":
-        """What these checkpoints define. knowledge: with num_private and pixel_mean."""
+        """Return the optimization that these checkpoints define. knowledge: with num_private and pixel_mean."""
         device, dtype = choose_device(self.device), getattr(torch, self.precision)
         final, model = cast_state(observation.final, device, dtype), observation.model
         target = {name: final[name] for name in observation.trainable}
@@ -109,7 +109,7 @@ class KKTAttack(Attack):
 
 
 def margin_directions(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The gradient (M, K) of every candidate's margin in its outputs, e_y − e_k; with one output ±1."""
+    """Return the gradient (M, K) of every candidate's margin in its outputs, e_y − e_k; with one output ±1."""
     if outputs.shape[1] == 1:
         return (2 * labels - 1).to(outputs.dtype)[:, None]
     rivals = outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
@@ -156,7 +156,7 @@ class KKTOptimization:
         return DualSolution.of(self.objective, images, self.duals(images, multipliers), trace)
 
     def _start(self, generator: torch.Generator, norm: float) -> tuple[Tensor, Tensor, float]:
-        """(images, multipliers, the scale at which their gradient sum is as long as the target), drawn on the CPU."""
+        """Return (images, multipliers, the scale that makes their gradient sum as long as the target), on the CPU."""
         like = self.bounds[0]
         images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * self.options.image_std
         images = images.to(like.device).requires_grad_()
@@ -166,5 +166,5 @@ class KKTOptimization:
         return images, (multipliers * scale).requires_grad_(), scale
 
     def duals(self, images: Tensor, multipliers: Tensor) -> Tensor:
-        """λ_j times the gradient of the margin, (1, M, K)."""
+        """Return λ_j times the gradient of the margin, (1, M, K)."""
         return (multipliers[:, None] * margin_directions(self.outputs(images), self.labels))[None]

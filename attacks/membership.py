@@ -111,7 +111,7 @@ class MembershipTest:
         return torch.cat(parts).exp() if parts else images.new_zeros(0)
 
     def _log_residuals(self, images: Tensor) -> Tensor:
-        """log ρ, (layers of all rounds, Q)."""
+        """Compute log ρ, (layers of all rounds, Q)."""
         logs = []
         for test in self.rounds:
             inputs = layer_inputs(self.model, test.initial, images, list(test.rows))
@@ -194,7 +194,7 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
 
 
 def _points(module: nn.Module, given: Tensor) -> Tensor:
-    """(Q, positions, in + 1)."""
+    """Return the points [x; 1] that a layer is fed, (Q, positions, in + 1)."""
     if isinstance(module, nn.Conv2d):
         padding = module.padding
         if isinstance(padding, str):
@@ -223,7 +223,7 @@ class _Layer:
 
 
 def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, reference: Tensor | None) -> RoundTest:
-    """The trained layers whose row space has room for N images; after Adam the first one alone, rescaled to pixels."""
+    """Find trained layers whose row space has room for N images; after Adam the first one alone, rescaled to pixels."""
     initial, layers = observation.pairs[pair][0], _layers(observation, pair)
     enough = reference is not None and len(reference) >= FEWEST_REFERENCES
     if enough and not has_gap and layers and layers[0].sees_pixels:
@@ -239,7 +239,7 @@ def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, 
 
 
 def _layers(observation: Observation, pair: int) -> list[_Layer]:
-    """Those of the trained layers that moved, in the order of registration."""
+    """Return those of the trained layers that moved, in the order of registration."""
     delta, image = observation.delta(pair), torch.zeros(1, *observation.input_shape)
     names = [
         name
@@ -260,7 +260,7 @@ def _layers(observation: Observation, pair: int) -> list[_Layer]:
 
 
 def _rows(layer: _Layer, count: int, has_gap: bool) -> Tensor | None:
-    """The directions (k, in + 1) that N images take in the layer's row space; None where they leave no room."""
+    """Return the directions (k, in + 1) that N images take in the layer's row space; None where they leave no room."""
     spectrum = Spectrum.of(layer.update)
     room, vectors, per_image = min(spectrum.rows, spectrum.columns), count * layer.positions, DRIFTING_DIRECTIONS
     if layer.sees_pixels:

@@ -123,7 +123,7 @@ class GradientMatchingAttack(Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Looks at the first pair of checkpoints that differ.
+        """Look at the first pair of checkpoints that differ.
 
         learning_rate and steps are needed (or batches, which tell the steps); batch_size, labels and pixel_range are
         used where known, else inferred or assumed, and of the optimizer torch's defaults are. Under Adam, labels that
@@ -147,7 +147,7 @@ class GradientMatchingAttack(Attack):
     def matching(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator
     ) -> tuple["UpdateMatching", tuple[str, ...]]:
-        """(the optimization that these checkpoints define, warnings about what was assumed).
+        """Return (the optimization that these checkpoints define, warnings about what was assumed).
 
         knowledge: with num_private and pixel_mean.
         """
@@ -232,7 +232,7 @@ class UpdateMatching:
     options: GradientMatchingAttack
 
     def objective(self, images: Tensor, classes: Tensor) -> Tensor:
-        """The distance with the penalty, a scalar, differentiable in both."""
+        """Return the distance with the penalty, a scalar, differentiable in both."""
         distance, weight = self.distance(images, classes), self.options.total_variation
         return distance + weight * total_variation(images) if weight else distance
 
@@ -245,7 +245,7 @@ class UpdateMatching:
         return update_distance(self.options.distance, simulated, observed)
 
     def slope(self, images: Tensor, logits: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """(the objective, the gradients to descend along: in images and, where they are optimized, in logits)."""
+        """Return (the objective, gradients to descend along: in images and, where they are optimized, in logits)."""
         batches, options = self.batches(), self.options
         step = replace(self, batches=lambda: batches)  # FedLeak's two looks are at the same order of images
         losses: list[Tensor] = []
@@ -263,7 +263,7 @@ class UpdateMatching:
         return losses[0], gradients
 
     def smoothed(self, share: float) -> "UpdateMatching":
-        """The problem after a share of the iterations: the client's Adam is smoothed, less and less."""
+        """Return the problem after a share of the iterations: the client's Adam is smoothed, less and less."""
         if not self.training.optimizer.adaptive:
             return self
         smoothing = SMOOTHEST * (SHARPEST / SMOOTHEST) ** min(1.0, share / SHARP_AFTER)
@@ -305,13 +305,13 @@ class UpdateMatching:
         return MatchingSolution(images, float(self.distance(images, classes).detach()), tuple(trace), classes)
 
     def relative_distance_without(self, found: MatchingSolution) -> Tensor:
-        """(M,): the distance with all candidates over that with one image replaced by the mean input, 0."""
+        """Return (M,), the distance with all candidates over that with one image replaced by the mean input, 0."""
         kept = 1 - torch.eye(len(found.images)).to(found.images)[..., None, None, None]
         distances = [float(self.distance(own * found.images, found.classes).detach()) for own in kept]
         return torch.tensor([found.residual / max(distance, 1e-30) for distance in distances])
 
     def relative_residual(self, found: MatchingSolution) -> float:
-        """‖Δ̂ − Δ‖ / ‖Δ‖."""
+        """Return ‖Δ̂ − Δ‖ / ‖Δ‖."""
         simulated = self.training.update(found.images, found.classes, self.batches())
         return float(update_distance("euclidean", simulated, self.observed).detach()) ** 0.5
 

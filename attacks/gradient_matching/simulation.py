@@ -55,7 +55,7 @@ class SimulatedSteps:
     def of(
         cls, knowledge: Knowledge, order: Order, momentum: float, max_unrolled: int, device: torch.device
     ) -> "SimulatedSteps":
-        """knowledge: with num_private, and with steps or batches; batch_size is used where known."""
+        """Plan the client's steps. knowledge: with num_private and steps or batches; batch_size is used where known."""
         count = knowledge.num_private or 1
         steps = len(knowledge.batches) if knowledge.batches is not None else knowledge.steps or 1
         warnings = []
@@ -79,7 +79,7 @@ class SimulatedSteps:
         return cls(count, steps, simulated, size, order, told, factor, device, tuple(warnings))
 
     def batches(self, generator: torch.Generator) -> Callable[[], Batches]:
-        """A function that gives the batches of an iteration: the same ones unless the order is `drawn`."""
+        """Return a function that gives the batches of an iteration: the same ones unless the order is `drawn`."""
         if self.told is not None:
             told = list(self.told)
             return lambda: told
@@ -93,7 +93,7 @@ class SimulatedSteps:
 
 
 def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
-    """The images of every step as a loader cuts them from rows of `order` (epochs, N), the last one again and again."""
+    """Return the images of every step as a loader cuts them from rows of `order` (epochs, N), the last one repeated."""
     epochs = chain(order, repeat(order[-1]))
     return list(islice(chain.from_iterable(epoch.split(batch_size) for epoch in epochs), steps))
 
@@ -101,8 +101,8 @@ def shuffled_batches(order: Tensor, batch_size: int, steps: int) -> Batches:
 def told_or_inferred_classes(
     observation: Observation, knowledge: Knowledge, training: LocalTraining, outputs: int
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with num_private.
-    training: as it is believed to be, by SGD, with its loss, coding and momentum. outputs: K."""
+    """Return ((N, K) class probabilities as told or inferred from the last layer, warnings). knowledge: with
+    num_private. training: as it is believed to be, by SGD, with its loss, coding and momentum. outputs: K."""
     if knowledge.labels is None:
         momentum = training.optimizer.momentum
         found = estimate_label_counts(observation, knowledge, training.loss, momentum, training.coding)
@@ -120,8 +120,8 @@ def check_labels(knowledge: Knowledge) -> None:
 
 
 def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, observed: State) -> Tensor:
-    """cosine: 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖) over all parameters (Geiping et al. 2020). euclidean: ‖Δ̂ − Δ‖² / ‖Δ‖²,
-    which in units of ‖Δ‖² is the distance of gradients of Zhu et al. (2019). A scalar."""
+    """Return the distance of two updates, a scalar. cosine: 1 − ⟨Δ̂, Δ⟩ / (‖Δ̂‖ ‖Δ‖) over all parameters (Geiping et
+    al. 2020). euclidean: ‖Δ̂ − Δ‖² / ‖Δ‖², which in units of ‖Δ‖² is the distance of gradients of Zhu et al. (2019)."""
     squared = sum_over(observed, lambda name: observed[name] ** 2)
     if kind == "euclidean":
         return sum_over(observed, lambda name: (simulated[name] - observed[name]) ** 2) / squared
@@ -131,31 +131,31 @@ def update_distance(kind: Literal["cosine", "euclidean"], simulated: State, obse
 
 
 def nearest_possible(simulated: State, possible: dict[str, EntryIntervals]) -> tuple[State, State]:
-    """(the simulated update, the nearest point of every interval, held fixed), both 0 where nothing is known."""
+    """Return (the simulated update, the nearest point of every interval, held fixed), both 0 where nothing is known."""
     known = {name: own.lowest.isfinite() | own.highest.isfinite() for name, own in possible.items()}
     nearest = {name: possible[name].nearest(value.detach().double()).to(value) for name, value in simulated.items()}
     return masked(simulated, known), masked(nearest, known)
 
 
 def masked(update: State, masks: State) -> State:
-    """The update where the masks are 1 (or true), 0 elsewhere."""
+    """Return the update where the masks are 1 (or true), 0 elsewhere."""
     return {name: value * masks[name] for name, value in update.items()}
 
 
 def sum_over(state: State, term: Callable[[str], Tensor]) -> Tensor:
-    """Σ of the entries of `term(name)` over the names of `state`."""
+    """Return Σ of the entries of `term(name)` over the names of `state`."""
     return torch.stack([term(name).sum() for name in state]).sum()
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """Mean absolute difference of vertical and of horizontal neighbours, added; images (M, C, H, W)."""
+    """Return the mean absolute difference of vertical and of horizontal neighbours, added; images (M, C, H, W)."""
     vertical = (images[:, :, 1:] - images[:, :, :-1]).abs()
     horizontal = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs()
     return sum((part.mean() for part in (vertical, horizontal) if part.numel()), images.new_zeros(()))
 
 
 def largest_entries(update: State, share: float) -> State:
-    """1 at the `share` of each tensor's entries that are largest in absolute value, at least one, and 0 elsewhere."""
+    """Return 1 at the `share` of each tensor's entries of largest absolute value, at least one, and 0 elsewhere."""
     masks = {}
     for name, value in update.items():
         flat = value.flatten().abs()
@@ -170,7 +170,7 @@ def blended(
     factor: float,
     radius: float,
 ) -> list[Tensor]:
-    """The distance's gradients at `variables`, blended with those after a step of length `radius` uphill.
+    """Return the distance's gradients at `variables`, blended with those after a step of length `radius` uphill.
 
     gradients_at: the gradients at given variables. The first one, the images, takes the step.
     """

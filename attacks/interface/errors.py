@@ -18,7 +18,7 @@ class InputError(ValueError):
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """A suggestion such as "; did you mean 'model'?" for a name misspelt, abbreviated or cut, else the known names."""
+    """Return a suggestion such as "; did you mean 'model'?" for a name misspelt or cut short, else the known names."""
     from difflib import get_close_matches
 
     lower = word.lower()

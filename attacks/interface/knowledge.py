@@ -106,7 +106,7 @@ class Knowledge:
         return {name: about._replace(meaning=said[name]) for name, about in found.items()}
 
     def given(self) -> dict[str, Any]:
-        """The known fields as plain values, for the table; images appear as their number."""
+        """Return the known fields as plain values, for the table; images appear as their number."""
         known = {name: getattr(self, name) for name in self.names() if getattr(self, name) is not None}
         return {name: len(value) if isinstance(value, torch.Tensor) else value for name, value in known.items()}
 

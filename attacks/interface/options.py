@@ -30,7 +30,7 @@ class Range:
     with_high: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Whether a number, or every number of a tuple, lies in the range. None, an unset option, does."""
+        """Return whether a number, or every number of a tuple, lies in the range. None, an unset option, does."""
         if value is None:
             return True
         if isinstance(value, tuple):
@@ -47,7 +47,7 @@ class Range:
         return handler(core) | {name: end for name, end in ends.items() if math.isfinite(end)}
 
     def __str__(self) -> str:
-        """The range for a table, as "positive and finite"."""
+        """Return the range for a table, as "positive and finite"."""
         return self.said.removeprefix("has to be ").replace("must not be", "not")
 
 

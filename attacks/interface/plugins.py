@@ -105,7 +105,7 @@ class Registry(dict[str, Part]):
 
 
 def _origin(part: object) -> tuple[str, str]:
-    """The file, else the module, and the name of a class: they stay where it is read again, by whatever path."""
+    """Return the file, else the module, and the name of a class: they stay where it is read again, by whatever path."""
     codes = [value.__code__ for value in vars(part).values() if hasattr(value, "__code__")]
     files = [code.co_filename for code in codes if not code.co_filename.startswith(GENERATED)]
     return (files or [str(getattr(part, "__module__", ""))])[0], str(getattr(part, "__qualname__", part))

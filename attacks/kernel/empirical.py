@@ -98,7 +98,7 @@ def _contract(
 
 
 def _transpose(block: Tensor) -> Tensor:
-    """(N, M) -> (M, N), and (N, K, M, K) -> (M, K, N, K)."""
+    """Transpose (N, M) to (M, N), and (N, K, M, K) to (M, K, N, K)."""
     half = block.dim() // 2
     return block.permute(*range(half, 2 * half), *range(half))
 
@@ -160,7 +160,7 @@ def _norm(state: State) -> Tensor:
 
 
 def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
-    """Whether the outputs are linear in the parameters of the layer that is called last. state, images: in float64.
+    """Return whether the outputs are linear in the parameters of the layer called last. state, images: in float64.
 
     If they are, the second difference of f at θ, θ + v and θ + 2v is rounding error. Short and long steps v are tried:
     the ones show a sigmoid that saturates further out, the others a kink at a distance.

@@ -58,8 +58,8 @@ def _power_iteration(
         return outputs.new_zeros(len(outputs)).detach()
 
     def product(vector: State) -> State:
-        """Hv, by a second pass backwards through the gradient: H is symmetric. The derivative of a number, gᵀv: for
-        those of tensors PyTorch imports SymPy, half a second and 40 MB."""
+        """Return Hv, by a second pass backwards through the gradient: H is symmetric. The derivative of a number, gᵀv:
+        for those of tensors PyTorch imports SymPy, half a second and 40 MB."""
         with torch.enable_grad():
             along = torch.stack([(gradients[i] * vector[names[i]]).sum() for i in curved]).sum()
         found = torch.autograd.grad(along, list(at.values()), retain_graph=True, materialize_grads=True)
@@ -82,12 +82,12 @@ def _norms(vector: State) -> Tensor:
 
 
 def _divide(value: Tensor, norms: Tensor) -> Tensor:
-    """Each vector by its norm; one of zeros stays."""
+    """Divide each vector by its norm; one of zeros stays."""
     return value / norms.clamp_min(torch.finfo(norms.dtype).tiny).view(-1, *[1] * (value.dim() - 1))
 
 
 def _problems(jacobian: Jacobian, images: Tensor) -> Iterator[tuple[Perturbed, State]]:
-    """The pairs of images and outputs in chunks, images first: f as a function of perturbations, and their zeros."""
+    """Yield the pairs of images and outputs in chunks, images first: f as a function of perturbations, and zeros."""
     outputs, calls = jacobian.linear_calls(images[:1])
     ks = torch.arange(outputs, device=images.device)
     if is_factored(jacobian, calls):
@@ -102,7 +102,7 @@ def _problems(jacobian: Jacobian, images: Tensor) -> Iterator[tuple[Perturbed, S
 
 
 def is_factored(jacobian: Jacobian, calls: Mapping[str, object]) -> bool:
-    """Whether every trained parameter belongs to one of the linear layers that are called once with a vector."""
+    """Return whether every trained parameter belongs to one of the linear layers that are called once with a vector."""
     return {name for layer in calls for name in parameter_names(layer)} >= set(jacobian.trained)
 
 
@@ -111,7 +111,7 @@ def _chunk(size: int, images: Tensor) -> int:
 
 
 def _explicit(jacobian: Jacobian, images: Tensor, chosen: Tensor) -> tuple[Perturbed, State]:
-    """Every pair has perturbed parameters of its own."""
+    """Give every pair perturbed parameters of its own."""
     trained = {name: jacobian.state[name] for name in jacobian.trained}
     fixed = {name: value for name, value in jacobian.state.items() if name not in trained}
 
@@ -125,7 +125,7 @@ def _explicit(jacobian: Jacobian, images: Tensor, chosen: Tensor) -> tuple[Pertu
 
 
 def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor) -> tuple[Perturbed, State]:
-    """Weights are perturbed by p âᵀ + δ̂ q⊥ᵀ, q⊥ = q − â(âᵀq), â and δ̂ of length 1: norms stay wherever q ⟂ â."""
+    """Perturb weights by p âᵀ + δ̂ q⊥ᵀ, q⊥ = q − â(âᵀq), â and δ̂ of length 1: norms stay wherever q ⟂ â."""
     outputs, calls = jacobian.linear_calls(batch)
     zeros: State = {}
     hooks: dict[str, Callable[[State, Tensor, Tensor], Tensor]] = {}
@@ -151,7 +151,7 @@ def _factored(jacobian: Jacobian, batch: Tensor, images: Tensor, chosen: Tensor)
 
 
 def _perturb(name: str, given: Tensor, signal: Tensor, scale: float) -> Callable[[State, Tensor, Tensor], Tensor]:
-    """The output of a layer under a perturbation of its weight and bias, (B, S), from its input (B, I)."""
+    """Return the output (B, S) of a layer under a perturbation of its weight and bias, by its input (B, I)."""
 
     def apply(perturbation: State, inputs: Tensor, output: Tensor) -> Tensor:
         if f"{name}/p" in perturbation:
@@ -167,5 +167,5 @@ def _perturb(name: str, given: Tensor, signal: Tensor, scale: float) -> Callable
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """(B, D), each of norm 1; zeros stay."""
+    """Scale vectors (B, D) to norm 1; zeros stay."""
     return _divide(vectors, vectors.norm(dim=1))

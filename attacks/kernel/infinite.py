@@ -43,7 +43,7 @@ class InfiniteNTK:
         check_values(self, "infinite-width kernel")
 
     def __call__(self, images: Tensor, others: Tensor | None = None) -> Tensor:
-        """(N, ...) and (M, ...) images, flattened -> (N, M); without `others`, the kernel of `images` with itself."""
+        """Return the kernel (N, M) of images (N, ...) and (M, ...), flattened; others: default `images`."""
         left = images.flatten(1)
         right = left if others is None else others.flatten(1)
         left_norms = left.norm(dim=1).clamp_min(torch.finfo(left.dtype).tiny)
@@ -66,7 +66,7 @@ class InfiniteNTK:
         return kernel
 
     def _shares(self, features: int) -> tuple[float, float, float]:
-        """(c_1, c, b) for images of so many features."""
+        """Return (c_1, c, b) for images of so many features."""
         if self.parameterization == "ntk":
             return self.weight_std**2, self.weight_std**2, float(self.bias)
         return (0.0, 1.0, 0.0) if self.width is None else (features, self.width, float(self.bias))

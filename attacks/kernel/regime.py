@@ -64,7 +64,7 @@ class LayerRank:
 
 
 def layer_ranks(model: nn.Module, delta: State, generator: torch.Generator) -> tuple[LayerRank, ...]:
-    """Rank and gap of every trained layer with a weight, in the order of the model; a convolution's is (out, rest)."""
+    """Find rank and gap of every trained layer with a weight, in the model's order; a convolution's is (out, rest)."""
     found = []
     for name, _ in model.named_modules():
         weight, _ = parameter_names(name)
@@ -104,7 +104,7 @@ class UpdateFacts:
 
     @classmethod
     def of(cls, observation: Observation, generator: torch.Generator) -> "UpdateFacts":
-        """generator: on the CPU, for the random projection of large layers."""
+        """Measure the last update. generator: on the CPU, for the random projection of large layers."""
         delta, layer = observation.delta(-1), find_input_layer(observation.model, observation.input_shape)
         flat = torch.cat([value.flatten() for value in delta.values()])
         return cls(
@@ -159,8 +159,8 @@ class OnImages:
         points: tuple[float, ...] = (0.0, 0.5, 1.0),
         distance: float | None = None,
     ) -> "OnImages":
-        """Of the last round's update, on images (N, C, H, W) in the model's input space, the first 32. In float64, ‖H‖₂
-        in float32. Raises InputError without images.
+        """Measure the last round's update on images (N, C, H, W) in the model's input space, the first 32. In float64,
+        ‖H‖₂ in float32. Raises InputError without images.
 
         generator: on the CPU, starts the power iteration. complete: whether these are all images that were trained on.
         points: where on the segment from θ₀ (0) to θ_f (1) ‖H‖₂ is taken. distance: the kernel's, where known already.
@@ -215,13 +215,13 @@ class Linearity:
         return KERNEL_REGIME if spanned else NO_RANK
 
     def facts(self) -> dict[str, Any]:
-        """The numbers and the verdict as plain values, layers left out."""
+        """Return the numbers and the verdict as plain values, layers left out."""
         sizes = {"delta_l2": self.update.delta_l2, "delta_linf": self.update.delta_linf}
         return sizes | vars(self.on_images) | {"verdict": self.verdict}
 
 
 def _affordable(model: nn.Module, state: State, images: Tensor) -> int:
-    """Of how many images Hessians cost seconds and not minutes."""
+    """Return of how many images Hessians cost seconds and not minutes."""
     jacobian = Jacobian(model, cast_state(state, images.device, images.dtype))
     outputs, calls = jacobian.linear_calls(images[:1])
     parameters = sum(jacobian.state[name].numel() for name in jacobian.trained)
@@ -229,7 +229,7 @@ def _affordable(model: nn.Module, state: State, images: Tensor) -> int:
 
 
 def _between(initial: State, final: State, point: float) -> State:
-    """The point of the segment, in float32."""
+    """Return the point of the segment, in float32."""
     return {
         name: torch.lerp(value.float(), final[name].float(), point) if value.is_floating_point() else final[name]
         for name, value in initial.items()

@@ -36,7 +36,7 @@ class _OtherFront(Exception):
 
 
 def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> FrontLayers | str:
-    """The linear layers of a network of images (C, H, W), or, in words, what its input leads to instead.
+    """Find the linear layers of a network of images (C, H, W), or, in words, what its input leads to instead.
 
     Of a network with one linear layer alone, the activation says nothing.
     """
@@ -49,7 +49,7 @@ def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> Fr
 
 
 def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
-    """Every call of a module that has parameters or running statistics of its own, in order."""
+    """List every call of a module that has parameters or running statistics of its own, in order."""
     leaves = {
         name: module
         for name, module in model.named_modules()
@@ -85,7 +85,7 @@ def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:
 
 
 def _norm_behind(calls: list[_Call]) -> BatchNorm | None:
-    """The BatchNorm that is given what the first of two calls gave; None where there is none."""
+    """Return the BatchNorm that is given what the first of two calls gave; None where there is none."""
     module = calls[-1].module
     if not isinstance(module, nn.BatchNorm1d) or not torch.equal(calls[0].gave, calls[-1].given):
         return None
@@ -96,7 +96,7 @@ def _norm_behind(calls: list[_Call]) -> BatchNorm | None:
 
 
 def _activation(calls: list[_Call], norm: BatchNorm | None) -> tuple[str, float | None]:
-    """(name, parameter) of what makes the input of the last call of what the first one, or its BatchNorm, gave."""
+    """Return (name, parameter) of what makes the last call's input of what the first one, or its BatchNorm, gave."""
     before, (second,) = calls[: 1 if norm is None else 2], calls[-1:]
     if len(calls) > len(before) + 1:
         raise _OtherFront(f"{calls[-2]} between its first two linear layers")

@@ -39,12 +39,12 @@ class Factors:
     inputs: Tensor | None = None
 
     def trace(self, other: "Factors") -> Tensor:
-        """Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over this parameter, (N, M)."""
+        """Return Σ_k ⟨∇f_k(x), ∇f_k(x')⟩ over this parameter, (N, M)."""
         gram = self.signals.flatten(1) @ other.signals.flatten(1).T
         return gram if self.inputs is None or other.inputs is None else gram.mul_(self.inputs @ other.inputs.T)
 
     def blocks(self, other: "Factors") -> Tensor:
-        """⟨∇f_k(x), ∇f_k'(x')⟩ over this parameter, (N, K, M, K)."""
+        """Return ⟨∇f_k(x), ∇f_k'(x')⟩ over this parameter, (N, K, M, K)."""
         gram = torch.einsum("nks,mls->nkml", self.signals, other.signals)
         if self.inputs is None or other.inputs is None:
             return gram
@@ -81,7 +81,7 @@ class Jacobian:
         self.probed = False
 
     def __call__(self, images: Tensor) -> list[Factors]:
-        """Factors for images (N, C, H, W), in the same order for every batch."""
+        """Return factors for images (N, C, H, W), in the same order for every batch."""
         outputs, calls = self.linear_calls(images)
         factors, rest = [], set(self.trained)
         for name, call in calls.items():
@@ -94,7 +94,7 @@ class Jacobian:
         return factors + self._gradients(images, outputs, sorted(rest))
 
     def linear_calls(self, images: Tensor) -> tuple[int, dict[str, LinearCall]]:
-        """(number of outputs, by name the linear layers that are called once with one vector per image)."""
+        """Return (number of outputs, by name the linear layers that are called once with one vector per image)."""
         if not self.probed:
             self._probe(images)
         with torch.enable_grad():
@@ -122,7 +122,7 @@ class Jacobian:
         self.probed = True
 
     def _leave_out_shared(self, images: Tensor) -> None:
-        """By the gradient of Σ f in all uses of a parameter together."""
+        """Leave out layers whose parameters have other uses, by the gradient of Σ f in all uses together."""
         own = {name: parameter_names(name) for name in self.linear}
         names = [part for parts in own.values() for part in parts if part in self.trained]
         parameters = {name: self.state[name].clone().requires_grad_() for name in names}
@@ -139,7 +139,7 @@ class Jacobian:
                 del self.linear[name]
 
     def _forward(self, images: Tensor, state: State) -> tuple[Tensor, dict[str, LinearCall]]:
-        """Outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
+        """Return outputs (N, K), and what every linear layer did that was called once, with one vector per image."""
         calls: dict[str, LinearCall | None] = {}
 
         def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
@@ -159,7 +159,7 @@ class Jacobian:
         return outputs.reshape(len(images), -1), {name: call for name, call in calls.items() if call is not None}
 
     def _gradients(self, images: Tensor, outputs: int, names: list[str]) -> list[Factors]:
-        """The parameters `names` without any structure: one gradient per image and output."""
+        """Return the factors of the parameters `names` without any structure: one gradient per image and output."""
         if not names:
             return []
         parameters = {name: self.state[name] for name in names}
@@ -178,12 +178,12 @@ class Jacobian:
 
 
 def _differ(left: Tensor, right: Tensor) -> bool:
-    """Beyond rounding."""
+    """Return whether two tensors differ beyond rounding."""
     return bool((left - right).norm() > torch.finfo(left.dtype).eps ** 0.5 * (left.norm() + right.norm()))
 
 
 def _scale(layer: nn.Linear, inputs: Tensor, output: Tensor) -> float | None:
-    """s of a layer that computes s·xWᵀ + b on vectors x (N, I), such as one in NTK parameterization; else None."""
+    """Return s of a layer that computes s·xWᵀ + b on vectors x (N, I), as in NTK parameterization; else None."""
     if inputs.dim() != 2:
         return None
     if type(layer) is nn.Linear:

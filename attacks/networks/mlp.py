@@ -34,7 +34,7 @@ Activation = Callable[[Tensor, Beta], tuple[Tensor, Tensor]]
 
 
 def softplus(z: Tensor, beta: float | Tensor) -> Tensor:
-    """softplus(βz)/β."""
+    """Return softplus(βz)/β."""
     return F.softplus(beta * z, 1.0, SOFTPLUS_THRESHOLD) / beta
 
 
@@ -120,7 +120,7 @@ _Called = tuple[str, float | None]  # an activation's name and its parameter, if
 
 
 def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
-    """The activation of a graph node, None if it is none. module: the one called; None for a function."""
+    """Return the activation of a graph node, None if it is none. module: the one called; None for a function."""
     name = _FUNCTIONS.get(node.target) if module is None else _MODULES.get(type(module))
     if isinstance(module, nn.Softplus) and module.beta != 1:
         return None
@@ -147,7 +147,7 @@ class BatchNorm:
 
     @classmethod
     def of(cls, name: str, module: nn.BatchNorm1d) -> "BatchNorm | None":
-        """None without running statistics."""
+        """Make it of a module; None without running statistics."""
         return None if module.running_mean is None else cls(name, module.eps, module.momentum)
 
     @property
@@ -156,7 +156,7 @@ class BatchNorm:
         return f"{self.name}.running_mean", f"{self.name}.running_var"
 
     def scale_and_shift(self, state: State) -> tuple[Tensor, Tensor]:
-        """(scale, shift), each (W,), at the parameters and running statistics `state`."""
+        """Return (scale, shift), each (W,), at the parameters and running statistics `state`."""
         mean, variance = (state[name] for name in self.statistics)
         scale = state.get(f"{self.name}.weight", torch.ones_like(variance)) * (variance + self.eps).rsqrt()
         return scale, state.get(f"{self.name}.bias", torch.zeros_like(mean)) - scale * mean
@@ -218,7 +218,7 @@ class DenseNetwork(FrontLayers):
         return self.activation in CURVATURES and not any(self.norms)
 
     def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
-        """W_l, in the form of `product`, and b_l of every layer at the parameters `state`, BatchNorm folded in."""
+        """Return W_l, as `product` has it, and b_l of every layer at the parameters `state`, BatchNorm folded in."""
         found = []
         for name, bias_name, norm in zip(self.weights, self.biases, self.norms, strict=True):
             weight, bias = state[name], None if bias_name is None else state[bias_name]
@@ -229,13 +229,13 @@ class DenseNetwork(FrontLayers):
         return found
 
     def forward(self, state: State, images: Tensor, beta: Beta = None) -> Tensor:
-        """Outputs (M, K) for images (M, C, H, W)."""
+        """Return outputs (M, K) for images (M, C, H, W)."""
         layers = self.layers(state)
         inputs, _ = self._hidden(layers, images, beta)
         return layers[-1](inputs[-1])
 
     def run(self, layers: list[Layer], images: Tensor, duals: Tensor, beta: Beta) -> DensePass:
-        """The factors of every layer's gradient sum δ_lᵀ a_{l−1}, with what `pull_back` needs.
+        """Return the factors of every layer's gradient sum δ_lᵀ a_{l−1}, with what `pull_back` needs.
 
         layers: those of `layers`. images: (M, C, H, W). duals: (M, K).
         """
@@ -248,7 +248,7 @@ class DenseNetwork(FrontLayers):
     def pull_back(
         self, layers: list[Layer], run: DensePass, signals: list[Tensor], inputs: list[Tensor], beta: Beta
     ) -> tuple[Tensor, Tensor]:
-        """From the gradients of a scalar in every δ_l and a_l to those in the images (M, in) and the duals (M, K).
+        """Turn the gradients of a scalar in every δ_l and a_l into those in the images (M, in) and the duals (M, K).
 
         signals, inputs: those gradients, ordered as in `run`; they are overwritten. The two recursions are reversed:
         upwards, with s_l for ∂/∂δ_l, s_{l+1} += (s_l ∘ σ'(z_l)) W_{l+1}ᵀ; then downwards, with r_l for ∂/∂a_l and
@@ -275,7 +275,7 @@ class DenseNetwork(FrontLayers):
 
 
 def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
-    """The plain MLP that `model` is, checked against it on random inputs, or None."""
+    """Find the plain MLP that `model` is, checked against it on random inputs, or None."""
     try:
         traced = fx.symbolic_trace(model)
     except Exception:  # user code under a tracer may raise anything; such a model takes the general path

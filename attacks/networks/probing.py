@@ -25,30 +25,30 @@ Visit = Callable[[str, Tensor, Tensor], None]
 
 
 def probe_generator() -> torch.Generator:
-    """Random numbers for questions about a network's structure, whose answers do not depend on the seed."""
+    """Make the generator for questions about a network's structure, whose answers do not depend on the seed."""
     return torch.Generator().manual_seed(0)
 
 
 def random_images(input_shape: tuple[int, ...], count: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal images (count, C, H, W) to probe a network with, always the same ones."""
+    """Draw standard normal images (count, C, H, W) to probe a network with, always the same ones."""
     return torch.randn((count, *input_shape), generator=probe_generator(), dtype=dtype)
 
 
 def as_fed(images: Tensor) -> Tensor:
-    """A copy of images (N, C, H, W), differentiable and contiguous: a network may call `view` and change them."""
+    """Return a copy of images (N, C, H, W), differentiable and contiguous: networks may call `view` and change them."""
     return images.clone(memory_format=torch.contiguous_format)
 
 
 def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
-    """What the network gives for images (N, C, H, W) at the parameters `state`, (N, …), differentiable in both, and
-    twice, in its own mode. Every attack runs the user's network here, or in `probe`."""
+    """Return the outputs (N, …) of the network for images (N, C, H, W) at the parameters `state`, differentiable in
+    both, and twice, in its own mode. Every attack runs the user's network here, or in `probe`."""
     with differentiable_attention():
         return scores_of(torch.func.functional_call(model, _once(model, state), (as_fed(images),)))
 
 
 def _once(model: nn.Module, state: State) -> State:
-    """The state without the second names of tied parameters, as a state dict has them: torch takes one value for all
-    names of one tensor."""
+    """Return the state without the second names of tied parameters, as a state dict has them: torch takes one value for
+    all names of one tensor."""
     first = {name for name, _ in model.named_parameters()}
     again = {name for name, _ in model.named_parameters(remove_duplicate=False)} - first
     return {name: value for name, value in state.items() if name not in again} if again else state
@@ -56,7 +56,7 @@ def _once(model: nn.Module, state: State) -> State:
 
 @contextmanager
 def differentiable_attention() -> Iterator[None]:
-    """Within it attention takes the way that has second and forward derivatives, which the faster ones lack."""
+    """Let attention, within a context, take the way that has second and forward derivatives, unlike the faster ones."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -67,7 +67,8 @@ def differentiable_attention() -> Iterator[None]:
 
 
 def scores_of(given: object) -> Tensor:
-    """What a network returns, the first of a tuple or list, or its `logits`. InputError where that is no tensor."""
+    """Return the scores of what a network returns: itself, the first of a tuple or list, or its `logits`. Raise
+    InputError where that is no tensor."""
     if isinstance(given, Tensor):
         return given
     found = given.get("logits") if isinstance(given, Mapping) else getattr(given, "logits", None)
@@ -79,7 +80,7 @@ def scores_of(given: object) -> Tensor:
 
 
 def for_each(function: Callable[[State], State], stacked: State) -> State:
-    """What `function` makes of every entry of stacked tensors (N, …), by `vmap` where the network bears it."""
+    """Apply `function` to every entry of stacked tensors (N, …), by `vmap` where the network bears it."""
     try:
         return cast(State, torch.func.vmap(function)(stacked))
     except RuntimeError:
@@ -90,7 +91,7 @@ def for_each(function: Callable[[State], State], stacked: State) -> State:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """Within it the network is in evaluation mode; afterwards every module is in the mode that it had before."""
+    """Put the network in evaluation mode within a context; afterwards every module has its earlier mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -102,7 +103,7 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook], before: bool = False) -> Iterator[None]:
-    """Within it every module has the forward hook that `hook` makes for its name.
+    """Give every module, within a context, the forward hook that `hook` makes for its name.
 
     before: hooks are called with (module, inputs) ahead of a pass; what they return takes the place of the inputs.
     """
@@ -120,7 +121,8 @@ def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook], befor
 def probe(
     model: nn.Module, images: Tensor, layers: Mapping[str, nn.Module], visit: Visit, state: State | None = None
 ) -> Tensor:
-    """The outputs for images (N, C, H, W), in evaluation mode and without a graph; `visit` sees every call of `layers`.
+    """Return the outputs for images (N, C, H, W) in evaluation mode, without graph; `visit` sees every call of
+    `layers`.
 
     state: the parameters to run with, and where; by default the network's own, to which the images are then moved.
     What follows a layer may change its input or output in place: `visit` has copies from before that.
@@ -136,23 +138,23 @@ def probe(
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
-    """The outputs (N, K) for images (N, C, H, W) at the parameters `state`, without a graph, in its own mode."""
+    """Return the outputs (N, K) for images (N, C, H, W) at the parameters `state`, without a graph, in its own mode."""
     with torch.no_grad():
         return run_network(model, state, images).reshape(len(images), -1)
 
 
 def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
-    """K, the numbers that the network gives for one image."""
+    """Return K, how many numbers the network gives for one image."""
     return probe(model, torch.zeros(1, *input_shape), {}, lambda name, given, output: None).numel()
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """By name, in the order of registration."""
+    """Return the linear layers by name, in the order of registration."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
 def parameter_names(layer: str) -> tuple[str, str]:
-    """The names of a layer's weight and bias; the model itself is the layer called ""."""
+    """Return the names of a layer's weight and bias; the model itself is the layer called ""."""
     return f"{layer}.weight".lstrip("."), f"{layer}.bias".lstrip(".")
 
 
@@ -169,7 +171,7 @@ class InputLayer:
 
 
 def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> InputLayer | None:
-    """Found by watching what every linear layer is given and gives, whatever surrounds it; None where there is none."""
+    """Find the input layer by what every linear layer is given and gives, whatever surrounds it; None without one."""
     found: list[InputLayer] = []
     layers, images = linear_layers(model), random_images(input_shape)
 
@@ -186,7 +188,7 @@ def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> Inp
 
 
 def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
-    """The name of the linear layer whose output, or its log-softmax, is the network's; None where there is none."""
+    """Find the name of the linear layer whose output, or its log-softmax, is the network's; None without one."""
     given: dict[str, Tensor] = {}
 
     def visit(name: str, _: Tensor, output: Tensor) -> None:
@@ -200,9 +202,9 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
 
 
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:
-    """The network with every BatchNorm normalizing with the batch that it is given, if its statistics differ between
-    the checkpoints; the same network where none do. A layer that is given a single value per channel, which torch
-    refuses, keeps its running statistics, as fedspill's clients do."""
+    """Return the network with every BatchNorm normalizing with the batch that it is given, if its statistics differ
+    between the checkpoints; the same network where none do. A layer that is given a single value per channel, which
+    torch refuses, keeps its running statistics, as fedspill's clients do."""
     moved = [name for name in initial if name.endswith("running_var") and not torch.equal(initial[name], final[name])]
     if not moved:
         return model
@@ -215,7 +217,7 @@ def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:
 
 
 def _by_the_batch(layer: nn.Module, given: tuple[Tensor], output: Tensor) -> Tensor:
-    """What takes the place of the layer's output in evaluation mode, which normalizes by running statistics."""
+    """Return what takes the place of the layer's output in evaluation mode, which normalizes by running statistics."""
     (inputs,) = given
     if not isinstance(layer, _BatchNorm) or inputs.numel() == inputs.shape[1]:
         return output

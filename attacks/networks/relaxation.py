@@ -24,7 +24,7 @@ MAX_POOLS = (functional.max_pool2d, torch.max_pool2d)
 def in_place_of_relu(
     value: Callable[[Tensor], Tensor], function: Callable[..., Any], args: tuple, given: Mapping[str, Any]
 ) -> Tensor:
-    """`value` of what one of the `RELUS` was called with, written into it where the network asked for that."""
+    """Return `value` of what one of the `RELUS` was called with, written into it where the network asked for that."""
     x = args[0] if args else given["input"]
     if function in IN_PLACE or given.get("inplace") or args[1:2] == (True,):
         return x.copy_(value(x.clone()))
@@ -39,8 +39,8 @@ def smooth_max_pool(
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
 ) -> Tensor:
-    """Max pooling of maps (M, C, H, W) with log mean exp(β u) / β as the maximum of a window u, from the mean for small
-    β to the maximum. β is the sharpness divided by the standard deviation of each image's own maps."""
+    """Pool maps (M, C, H, W) with log mean exp(β u) / β as the maximum of a window u, from the mean for small β to the
+    maximum. β is the sharpness divided by the standard deviation of each image's own maps."""
     kernel, dilated = _pair(kernel_size), _pair(dilation)
     steps, around = _pair(kernel_size if stride is None or stride == [] else stride), _pair(padding)
     size = [

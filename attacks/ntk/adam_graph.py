@@ -41,7 +41,7 @@ class GraphedAdam:
                 self.advance = self._captured() or self._advance
 
     def step(self, beta: float, decay: float) -> None:
-        """One step at inverse temperature beta, with every step size multiplied by decay."""
+        """Make one step at inverse temperature beta, with every step size multiplied by decay."""
         self.beta.fill_(beta)
         self.decay.fill_(decay)
         self.advance()
@@ -65,7 +65,7 @@ class GraphedAdam:
                 parameter.sub_((mean / width).mul_(learning_rate * rate))
 
     def _captured(self) -> Callable[[], None] | None:
-        """The step as a CUDA graph; None where the network does something that no graph can hold."""
+        """Return the step as a CUDA graph; None where the network does something that no graph can hold."""
         state = [*self.parameters, *self.means, *self.squares, self.loss, self.total, self.count]
         before = [tensor.detach().clone() for tensor in state]
         self.beta.fill_(1.0)

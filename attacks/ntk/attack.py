@@ -3,7 +3,6 @@
 Adam on images and duals, on a smoothed network whose smoothing is annealed.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
 from attacks.interface.options import NOT_NEGATIVE, POSITIVE
-from attacks.interface.torch_tools import cast_state, choose_device
+from attacks.interface.torch_tools import cast_state, choose_device, constant, half_cosine
 from attacks.networks.probing import count_outputs
 from attacks.ntk.adam_graph import GraphedAdam
 from attacks.ntk.objective import (
@@ -119,13 +118,13 @@ class NTKAttack(Attack):
         count_candidates(self.name, observation.input_shape, knowledge, self.candidates, self.num_candidates)
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:
-        """Whoever says how many candidates need not know how many images there are."""
+        """Take the number of candidates, where it is given, for that of images, where it is not."""
         return replace(knowledge, num_private=knowledge.num_private or self.num_candidates)
 
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """pixel_range is used where known. residual of a candidate: ‖R‖ / ‖R + g_j‖, with R left by all of them."""
+        """Use pixel_range where it is known. residual of a candidate: ‖R‖ / ‖R + g_j‖, with R left by all of them."""
         problem = self._optimization(observation.without_zero_updates(), knowledge)
         best = best_of_restarts(self.restarts, self.iterations, partial(problem.solve, generator), progress)
         return Reconstruction(
@@ -160,7 +159,7 @@ class NTKAttack(Attack):
 
 
 def tangent_points(kernel: str, initial: State, final: State) -> list[State]:
-    """The parameters whose gradients the update is explained by, in the order of the duals, by `NTKAttack.kernel`."""
+    """Return the parameters whose gradients the update is explained by, in the duals' order, by `NTKAttack.kernel`."""
     if kernel != "path":
         return {"final": [final], "initial": [initial], "hybrid": [initial, final]}[kernel]
     middle = {k: (v + final[k]) / 2 if v.is_floating_point() else v for k, v in initial.items()}
@@ -202,11 +201,11 @@ class NTKOptimization:
         return DualSolution.of(self.objective, images, duals, trace, self.options.batch_size)
 
     def _descend(self, descent: GraphedAdam) -> Iterator[tuple[int, float]]:
-        """Every iteration, with the loss at those that are looked at; ends early on a plateau."""
+        """Yield every iteration, with the loss at those that are looked at; ends early on a plateau."""
         options, total = self.options, self.options.iterations
         previous: float | None = None
-        for i in range(total):
-            decay = 0.5 + 0.5 * math.cos(math.pi * i / total) if options.schedule == "cosine" else 1.0
+        schedule = half_cosine if options.schedule == "cosine" else constant
+        for i, decay in enumerate(schedule(1.0, total)):
             descent.step(inverse_temperature(i, total), decay)
             if i % TRACE_EVERY == 0:
                 loss = float(descent.loss)
@@ -220,15 +219,15 @@ class NTKOptimization:
                 previous = mean if inverse_temperature(i, total) >= ANNEALED else None
 
     def _start(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Images N(0, image_std²) and duals U(−½, ½), drawn on the CPU so that every device starts alike."""
+        """Draw images N(0, image_std²) and duals U(−½, ½), on the CPU so that every device starts alike."""
         like, count = self.bounds[0], len(self.dual_scales)
         images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * self.options.image_std
         duals = torch.rand((count, self.shape[0], self.outputs), generator=generator, dtype=like.dtype) - 0.5
         return images.to(like.device).requires_grad_(), duals.to(like.device)
 
     def _scale(self, images: Tensor, duals: Tensor) -> float:
-        """The factor on the duals, as drawn and as stepped: with `scale_duals` the one at which the starting point's
-        gradient sum is `DUAL_START` times as long as Δθ, else that of the normalization."""
+        """Return the factor on the duals, as drawn and as stepped: with `scale_duals` the one at which the starting
+        point's gradient sum is `DUAL_START` times as long as Δθ, else that of the normalization."""
         if not self.options.scale_duals:
             return 1 / (len(images) * self.outputs) if self.options.dual_normalization == "mean" else 1.0
         start, beta = images.detach(), inverse_temperature(0, 1)

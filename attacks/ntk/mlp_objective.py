@@ -56,7 +56,7 @@ class DenseObjective:
     def value_and_gradients(
         self, terms: Sequence[Callable[[Tensor, Tensor], Terms]], images: Tensor, duals: Tensor, beta: Beta
     ) -> Terms:
-        """Σ_l terms_l(D_l, A_l), a scalar, and its gradients in images and duals."""
+        """Return Σ_l terms_l(D_l, A_l), a scalar, and its gradients in images and duals."""
         passes, factors = self._run(images, duals, beta)
         parts = [term(d, a) for term, (d, a) in zip(terms, factors, strict=True)]
         in_images, in_duals = torch.zeros_like(images), torch.empty_like(duals)
@@ -68,7 +68,7 @@ class DenseObjective:
         return torch.stack([value for value, _, _ in parts]).sum(), in_images, in_duals
 
     def _run(self, images: Tensor, duals: Tensor, beta: Beta) -> tuple[list[DensePass], list[tuple[Tensor, Tensor]]]:
-        """The pass of every view, and per layer (D, A), the rows of all views one after the other."""
+        """Return the pass of every view, and per layer (D, A), the rows of all views one after the other."""
         passes = [self.network.run(layers, images, dual, beta) for layers, dual in zip(self.views, duals, strict=True)]
         layers = range(len(self.updates))
         return passes, [(_rows([p.signals[i] for p in passes]), _rows([p.inputs[i] for p in passes])) for i in layers]
@@ -112,12 +112,12 @@ class LayerDelta:
     kept_bias: Tensor | None = None
 
     def squared_distance(self, d: Tensor, a: Tensor) -> Terms:
-        """‖DᵀA − Δ‖² + ‖Dᵀ1 − Δ_bias‖²."""
+        """Return ‖DᵀA − Δ‖² + ‖Dᵀ1 − Δ_bias‖²."""
         product = None if self.kept_weight is not None else self.gram_product(len(d))
         return self._from_residual(d, a) if product is None else self._from_grams(d, a, product)
 
     def inner(self, d: Tensor, a: Tensor) -> Terms:
-        """⟨DᵀA, Δ⟩ + ⟨Dᵀ1, Δ_bias⟩."""
+        """Return ⟨DᵀA, Δ⟩ + ⟨Dᵀ1, Δ_bias⟩."""
         grad_d = torch.zeros_like(d) if self.weight is None else a @ self.weight.T
         if self.bias is not None:
             grad_d += self.bias
@@ -132,8 +132,8 @@ class LayerDelta:
         return None if self.weight is None else compress(self.weight)
 
     def gram_product(self, rows: int) -> Product | None:
-        """Δ for the form with Gram matrices; None where the residual DᵀA − Δ itself is cheaper, by multiplications:
-        4·rows·(rows + rank)·(out + in) against 6·rows·out·in, which is right at widths 256 and 1024."""
+        """Return Δ for the form with Gram matrices; None where the residual DᵀA − Δ itself is cheaper, by
+        multiplications: 4·rows·(rows + rank)·(out + in) against 6·rows·out·in, right at widths 256 and 1024."""
         if self.weight is None:
             return None
         limit = 1.5 * break_even_rank(self.weight.shape)

@@ -32,13 +32,13 @@ class Objective(Protocol):
     delta: State
 
     def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
-        """The squared residual, a scalar in squared parameter units, differentiable in images and duals."""
+        """Return the squared residual, a scalar in squared parameter units, differentiable in images and duals."""
 
     def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
-        """Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), by parameter; no graph is kept."""
+        """Return Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), by parameter; no graph is kept."""
 
     def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
-        """⟨direction, gradient sum⟩, a scalar, differentiable in images and duals."""
+        """Return ⟨direction, gradient sum⟩, a scalar, differentiable in images and duals."""
 
 
 class SoftplusForReLU(TorchFunctionMode):
@@ -130,8 +130,8 @@ def _joined(states: Sequence[State]) -> State:
 
 
 def round_scales(deltas: Sequence[State], unit_length: bool = False) -> list[float]:
-    """s_r, one factor per update: all updates equally long, and together as long as one is in the root mean square, or
-    of length 1. The loss then is in the units of a single round, or relative to ‖Δθ‖²."""
+    """Return s_r, one factor per update: all updates equally long, and together as long as one is in the root mean
+    square, or of length 1. The loss then is in the units of a single round, or relative to ‖Δθ‖²."""
     squares = [squared_norm(delta) for delta in deltas]
     mean = 1.0 if unit_length else sum(squares) / len(squares)
     return [(mean / (square * len(squares))) ** 0.5 for square in squares]
@@ -145,8 +145,8 @@ def make_objective(
     double_backward: bool = False,
     kept: State | None = None,
 ) -> Objective:
-    """The closed form where `model` is an MLP that has one and nothing beside it was trained, such as a second head;
-    autograd elsewhere (or everywhere, with `double_backward`).
+    """Make the objective: the closed form where `model` is an MLP that has one and nothing beside it was trained, such
+    as a second head; autograd elsewhere (or everywhere, with `double_backward`).
 
     delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
     kept: 1 for the entries of delta that count and 0 for the others, None where all do.
@@ -158,7 +158,7 @@ def make_objective(
 
 
 def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:
-    """Algorithm 2 (Loo et al. 2024, app. B): the loss, a scalar without graph, its gradients added up batch by batch.
+    """Return the loss, a scalar without graph, gradients added batch by batch (Loo et al. 2024, algorithm 2, app. B).
 
     The buffer G = Σ_j α_j φ(x_j) is summed first; then, for each batch B, the gradient of
     ‖Δθ − (G − detach(G_B) + G_B)‖² is that of 2⟨G − Δθ, G_B⟩. Memory is O(P + batch).
@@ -173,7 +173,7 @@ def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, bet
 def gradient_sum_in_batches(
     objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int | None
 ) -> State:
-    """Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), holding the activations of one batch at a time; of all where batch_size is None."""
+    """Return Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), holding the activations of one batch at a time; of all without a size."""
     first, *others = batches_of(len(images), batch_size)
     sums = objective.gradient_sum(images[first], duals[:, first], beta)
     for batch in others:
@@ -183,21 +183,21 @@ def gradient_sum_in_batches(
 
 
 def batches_of(count: int, batch_size: int | None) -> list[slice]:
-    """All of `count` in turn; at once where batch_size is None."""
+    """Cut `count` into slices of `batch_size`; one slice where batch_size is None."""
     size = batch_size or count
     return [slice(i, i + size) for i in range(0, count, size)]
 
 
 def relative_residual(objective: Objective, images: Tensor, duals: Tensor, batch_size: int | None = None) -> float:
-    """‖Δθ − Σ‖ / ‖Δθ‖: what images (M, C, H, W) and duals (V, M, K) leave of the update, without any softplus."""
+    """Return ‖Δθ − Σ‖ / ‖Δθ‖: what images (M, C, H, W) and duals (V, M, K) leave of the update, without softplus."""
     return (squared_norm(_rest(objective, images, duals, batch_size)) / squared_norm(objective.delta)) ** 0.5
 
 
 def relative_residual_without(
     objective: Objective, images: Tensor, duals: Tensor, batch_size: int | None = None
 ) -> Tensor:
-    """‖R‖ / ‖R + g_j‖ of every candidate, (M,), where g_j is its part of the gradient sum and R what all together leave
-    of the update. images: (M, C, H, W). duals: (V, M, K)."""
+    """Return ‖R‖ / ‖R + g_j‖ of every candidate, (M,), where g_j is its part of the gradient sum and R what all
+    together leave of the update. images: (M, C, H, W). duals: (V, M, K)."""
     rest = _rest(objective, images, duals, batch_size)
     squared = torch.stack([(value**2).sum() for value in rest.values()]).sum()
     ratios = []
@@ -214,7 +214,7 @@ def _rest(objective: Objective, images: Tensor, duals: Tensor, batch_size: int |
 
 
 def squared_norm(state: State) -> float:
-    """‖·‖² over all tensors of a state dict, summed in float64."""
+    """Return ‖·‖² over all tensors of a state dict, summed in float64."""
     return sum(torch.stack([(value.double() ** 2).sum() for value in state.values()]).tolist())
 
 
@@ -236,23 +236,24 @@ class DualSolution(Solution):
         trace: list[tuple[int, float]],
         batch_size: int | None = None,
     ) -> "DualSolution":
-        """Where an optimization ended, judged without the softplus."""
+        """Judge where an optimization ended, without the softplus."""
         images, duals = images.detach(), duals.detach()
         return cls(images, relative_residual(objective, images, duals, batch_size), tuple(trace), duals)
 
 
 def inverse_temperature(iteration: int, iterations: int) -> float:
-    """β of the softplus that stands for ReLU: min(10 + 10^(4i/T), 200), 11 at the start (app. H.3, rescaled to T)."""
+    """Return β of the softplus that stands for ReLU: min(10 + 10^(4i/T), 200), 11 at first (app. H.3, rescaled to
+    T)."""
     return min(10.0 + 10.0 ** (4.0 * iteration / iterations), ANNEALED)
 
 
 def outside_range(images: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """M · mean(relu(x − max)² + relu(min − x)²), the penalty of app. H.3 without its factor 0.1."""
+    """Return M · mean(relu(x − max)² + relu(min − x)²), the penalty of app. H.3 without its factor 0.1."""
     return len(images) * (torch.relu(images - high) ** 2 + torch.relu(low - images) ** 2).mean()
 
 
 def high_frequencies(images: Tensor) -> Tensor:
-    """M · mean((x − b∗x)²), b the binomial blur [1 2 1]ᵀ[1 2 1] / 16 of every channel, edges repeated. (M, C, H, W).
+    """Return M · mean((x − b∗x)²) of x (M, C, H, W), b the blur [1 2 1]ᵀ[1 2 1] / 16 of every channel, edges repeated.
 
     At frequencies (u, v), in radians per pixel, the weight is (1 − cos²(u/2) cos²(v/2))²: none at 0, 1 at the highest.
     """

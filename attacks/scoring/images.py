@@ -83,7 +83,7 @@ class ImageScores:
         return self.identified & (self.psnr >= RECOVERED_PSNR)
 
     def at(self, places: np.ndarray) -> "ImageScores":
-        """Those of these images, in this order."""
+        """Return those of these images, in this order."""
         return ImageScores(**{name: values[places] for name, values in vars(self).items()})
 
 
@@ -119,8 +119,8 @@ def _lengths(images: Tensor) -> np.ndarray:
 
 
 def greedy_match(distance: np.ndarray) -> np.ndarray:
-    """Loo et al.'s reconstruction curve: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
-    column of each row, or -1 for rows left over; of equal distances the first row's, then column's, is closer."""
+    """Match as Loo et al.'s curve does: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
+    column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer."""
     match = np.full(len(distance), -1)
     rows, columns = np.arange(len(distance)), np.arange(distance.shape[1])
     while len(rows) and len(columns):  # every pair that is the closest of both is taken at once: none is in its way
@@ -133,7 +133,7 @@ def greedy_match(distance: np.ndarray) -> np.ndarray:
 
 
 def hungarian_match(cost: np.ndarray) -> np.ndarray:
-    """The assignment of least total cost, (N, M) -> (N,) column of each row, or -1 for rows left over."""
+    """Find the assignment of least total cost, (N, M) -> (N,) column of each row, or -1 for rows left over."""
     match = np.full(len(cost), -1)
     rows, columns = scipy.optimize.linear_sum_assignment(cost)
     match[rows] = columns
@@ -155,7 +155,7 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 def matched_l2(private: Tensor, candidates: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """((N,) distances of the greedy matching, (N,) which candidate). Raises InputError where there are fewer than N."""
+    """Return ((N,) distances of the greedy matching, (N,) which candidate). Raises InputError for fewer than N."""
     if len(candidates) < len(private):
         raise InputError(f"{len(candidates)} candidates cannot be matched to {len(private)} images")
     table = distances(private, candidates).numpy()
@@ -170,7 +170,7 @@ def psnr(private: Tensor, guesses: Tensor) -> np.ndarray:
 
 
 def ssim(a: Tensor, b: Tensor) -> np.ndarray:
-    """Structural similarity (Wang et al. 2004) of images (N, C, H, W) in [0, 1], (N,); NaN for the smallest ones."""
+    """Compute structural similarity (Wang et al. 2004) of images (N, C, H, W) in [0, 1], (N,); NaN if too small."""
     side = min(a.shape[2:])
     if side < SMALL_WINDOW or not len(a):
         return np.full(len(a), np.nan)
@@ -189,8 +189,8 @@ def ssim(a: Tensor, b: Tensor) -> np.ndarray:
 
 
 def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:
-    """Whether each guess is nearer to its private image, at `l2`, than to any other of the pool. Exact copies of the
-    private image are no others, nor are those of the guess, which may be a public image."""
+    """Return whether each guess is nearer to its private image, at `l2`, than to any other of the pool. Exact copies of
+    the private image are no others, nor are those of the guess, which may be a public image."""
     numbers = numbers_of(private, guesses, pool.public, pool.private)
     images, guessed, everyone = np.split(numbers, np.cumsum([len(private), len(guesses)]))
     identified = np.zeros(len(private), dtype=bool)
@@ -222,16 +222,16 @@ class Identification:
         self.l2 = _l2(self.images, self.candidates)
 
     def hits(self) -> np.ndarray:
-        """Pixel by pixel, (Q, M)."""
+        """Return the hits pixel by pixel, (Q, M)."""
         return self._near(self.l2) & self._identified(self.l2)
 
     def recognized(self, likeness: np.ndarray, least: float) -> np.ndarray:
-        """By an eye: the pairs that are more alike than `least`, and identified by their likeness, (Q, M)."""
+        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (Q, M)."""
         return (likeness > least) & self._identified(-likeness)
 
     def affine_hits(self, inputs: Tensor) -> np.ndarray:
-        """After the offset and the positive gain per channel that bring a candidate nearest to the image, (Q, M), by
-        least squares. A candidate belongs to the image of whose variance the fit leaves the smallest share.
+        """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (Q,
+        M), by least squares. A candidate belongs to the image of whose variance the fit leaves the smallest share.
 
         inputs: (M, C, H, W), the candidates before anything clamped them.
         """
@@ -247,7 +247,7 @@ class Identification:
         return self._near(left.sqrt().numpy()) & self._identified(share.numpy())
 
     def hits_up_to(self, transformations: Sequence[Transformation]) -> np.ndarray:
-        """Modulo transformations of the images: each image is as far as the nearest of its views, (Q, M)."""
+        """Return the hits modulo transformations of the images: each image is as far as its nearest view, (Q, M)."""
         l2 = self.l2
         for transformation in transformations:
             l2 = np.minimum(l2, _l2(transformation(self.images), self.candidates))
@@ -257,7 +257,7 @@ class Identification:
         return l2**2 <= LARGEST_MSE * self.images[0].numel()
 
     def _identified(self, distance: np.ndarray) -> np.ndarray:
-        """Whether a candidate is nearer to an image than to any other, its exact copy aside."""
+        """Return whether a candidate is nearer to an image than to any other, its exact copy aside."""
         others = np.where(self.numbers[:, None] == self.guesses, np.inf, distance)
         own = self.numbers[:, None] == others.argmin(0)
         beyond = np.where(own, np.inf, others).min(0)

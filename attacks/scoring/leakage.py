@@ -73,7 +73,7 @@ class Hits:
         return cls(found.l2, plain, loose, found.rows, found.guesses)
 
     def by_count(self, rows: np.ndarray | slice, returned: int) -> dict[str, np.ndarray]:
-        """The hits on these images, by the name of a count: of the candidates returned, and for `held` of all."""
+        """Return the hits on these images, by name of a count: of the candidates returned, and for `held` of all."""
         return {"held": self.plain[rows], **{name: hits[rows, :returned] for name, hits in self.loose.items()}}
 
 
@@ -124,7 +124,7 @@ class Exposure:
         )
 
     def columns(self) -> dict[str, float | int | None]:
-        """Columns of the leakage table."""
+        """Return columns of the leakage table."""
         loose = {
             column: value
             for name in LOOSE
@@ -145,7 +145,7 @@ class Exposure:
 
 
 def floor_counts(floor: Hits, copies: np.ndarray) -> dict[str, int]:
-    """`Exposure.counts`, but of public images."""
+    """Return `Exposure.counts`, but of public images."""
     found = floor.by_count(slice(len(copies)), floor.l2.shape[1])
     return {name: count_images(hits, copies) for name, hits in found.items()}
 
@@ -200,7 +200,7 @@ class LeakageScore:
         return float(above_floor(self.mean_image.l2, self.floor.l2).mean())
 
     def columns(self) -> dict[str, float | int | None]:
-        """The score columns of the leakage table."""
+        """Return the score columns of the leakage table."""
         scores, floor, mean_image, known = self.images, self.floor, self.mean_image, self.class_floor
         return {
             "l2_min": float(scores.l2.min()),
@@ -236,7 +236,7 @@ class LeakageScore:
         }
 
     def samples(self) -> dict[str, np.ndarray]:
-        """The score columns of the samples table, (N,) each: one entry per private image."""
+        """Return the score columns of the samples table, (N,) each: one entry per private image."""
         scores = self.images
         return {
             "l2": scores.l2,
@@ -250,12 +250,12 @@ class LeakageScore:
 
 
 def above_floor(l2: np.ndarray, floor_l2: np.ndarray) -> np.ndarray:
-    """max(0, 1 − l2 / floor l2) of each image, (N,)."""
+    """Return max(0, 1 − l2 / floor l2) of each image, (N,)."""
     return np.maximum(0.0, 1.0 - l2 / np.maximum(floor_l2, 1e-12))
 
 
 def leakage_by_image(images: ImageScores, floor: ImageScores) -> np.ndarray:
-    """`above_floor`, and 0 for all where nothing was returned, (N,)."""
+    """Return `above_floor`, and 0 for all where nothing was returned, (N,)."""
     return above_floor(images.l2, floor.l2) * (images.match >= 0).any()
 
 
@@ -321,8 +321,8 @@ def score(
 
 
 def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
-    """The likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1 where
-    nothing was returned: comparing public images would be most of what such a score costs."""
+    """Return the likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1
+    where nothing was returned: comparing public images would be most of what such a score costs."""
     if not comparable(private):
         return float("nan")
     if not returned:
@@ -336,20 +336,20 @@ def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.
 
 
 def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:
-    """Distances to the mean public image, of private images, then public ones, then the private ones of the pool."""
+    """Return distances to the mean public image: of private images, then public ones, then the pool's private ones."""
     mean = pool.public.mean(0, keepdim=True)
     return np.concatenate([distances(images, mean)[:, 0].numpy() for images in (private, pool.public, pool.private)])
 
 
 def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:
-    """`size` public images at random, in the order of the pool."""
+    """Draw `size` public images at random, in the order of the pool."""
     return public[torch.as_tensor(generator.permutation(len(public)))[:size].sort().values]
 
 
 def _draw_by_class(
     public: Tensor, public_labels: Tensor, labels: Tensor, size: int, generator: np.random.Generator
 ) -> Tensor:
-    """`size` public images at random, or fewer, of every class as large a share as it has of the private ones."""
+    """Draw `size` public images at random, or fewer, of every class as large a share as it has of the private ones."""
     kinds, counts = np.unique(labels.numpy(), return_counts=True)
     due = size * counts / counts.sum()
     wanted = np.floor(due).astype(int)

@@ -48,7 +48,7 @@ class Others:
     classes: np.ndarray
 
     def drawn(self, rows: np.ndarray, copies: np.ndarray) -> tuple[float, dict[str, int]]:
-        """(leakage, counts) of the reconstructions against these images, each counted `copies` times, (rows,)."""
+        """Return (leakage, counts) of reconstructions against these images, each counted `copies` times, (rows,)."""
         match, distance = self._matched(self.l2, rows)
         floor = self._matched(self.floor_l2, rows)[1]
         found = match >= 0
@@ -100,5 +100,5 @@ def permutation_null(observed: ObservedScores, others: Others, generator: np.ran
 
 
 def p_value(observed: float, null: np.ndarray) -> float:
-    """(1 + how many of `null` are at least `observed`) / (1 + how many there are)."""
+    """Return (1 + how many of `null` are at least `observed`) / (1 + how many there are)."""
     return float((1 + (null >= observed - 1e-12).sum()) / (1 + len(null)))

@@ -32,7 +32,7 @@ class Views:
         ]
 
     def likeness(self, images: Tensor) -> np.ndarray:
-        """Of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M)."""
+        """Return the likeness of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M)."""
         if not self.count:
             return np.zeros((len(images), 0), np.float32)
         small = _smoothed(images)
@@ -48,7 +48,7 @@ class Views:
 
 
 def threshold(likeness: np.ndarray, returned: int) -> float:
-    """The likeness above which `returned` public images pass for at most 1 in 100 private ones.
+    """Return the likeness above which `returned` public images pass for at most 1 in 100 private ones.
 
     likeness: of pairs of a private and a public image, NaN for copies. Of n pairs a fresh one is above the (k + 1)-th
     largest with probability (k + 1) / (n + 1). NaN where the pairs are too few to tell.
@@ -59,12 +59,12 @@ def threshold(likeness: np.ndarray, returned: int) -> float:
 
 
 def comparable(images: Tensor) -> bool:
-    """Whether images (N, C, H, W) are large enough to be shifted."""
+    """Return whether images (N, C, H, W) are large enough to be shifted."""
     return min(images.shape[2:]) >= SMALLEST
 
 
 def _smoothed(images: Tensor) -> Tensor:
-    """At most `LARGEST` pixels on the shorter side, each the mean of its neighbourhood of 3 x 3."""
+    """Shrink images to at most `LARGEST` pixels on the shorter side, each the mean of its neighbourhood of 3 x 3."""
     images, side = images.float(), min(images.shape[2:])
     if side > LARGEST:
         size = [round(length * LARGEST / side) for length in images.shape[2:]]
@@ -77,7 +77,7 @@ def _margin(small: Tensor) -> int:
 
 
 def _unit(small: Tensor, top: int, left: int) -> Tensor:
-    """The window that begins there, every channel without its mean, as unit vectors (N, d); zeros stay."""
+    """Return the window that begins there, every channel without its mean, as unit vectors (N, d); zeros stay."""
     margin = _margin(small)
     step = 2 if margin == MARGIN else 1
     height, width = (length - 2 * margin for length in small.shape[2:])

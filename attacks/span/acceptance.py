@@ -56,7 +56,10 @@ BATCH = 2**25  # entries of the normal matrices that are held in memory at a tim
 class ExplanationTest:
     """Whether images explain the second layer's update much better than as many decoys do.
 
-    update: (R, out, W + 1), of the rounds that test. noise: ‖E‖ / ‖Δ‖ of noise in it, which no set of images explains.
+    candidates: those that the search found.
+    update: (R, out, W + 1), of the rounds that test.
+    noise: ‖E‖ / ‖Δ‖ of noise in it, which no set of images explains.
+    rounds: the number of rounds that test; R may list one of them at several points of its path.
     """
 
     candidates: Candidates

@@ -103,8 +103,8 @@ class SpanAttack(SearchOptions, Attack):
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """num_private is used where it is known, else inferred. residual is what the variant reports. Raises InputError
-        for an update of zero."""
+        """Use num_private where it is known, else infer it. residual is what the variant reports. Raises InputError for
+        an update of zero."""
         if not knows_defense(observation, knowledge):
             return self._attack(observation, knowledge, generator, progress)
         # the update as it was sent may do where the one that knowledge of the defense makes of it does not
@@ -129,7 +129,7 @@ class SpanAttack(SearchOptions, Attack):
         return found
 
     def _variant(self, observation: Observation, knowledge: Knowledge) -> SomeVariant:
-        """The variant that suits a network in evaluation mode; InputError where none does."""
+        """Return the variant that suits a network in evaluation mode; raise InputError where none does."""
         patches = find_patch_embedding(observation.model, observation.input_shape)
         if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):
             return PatchVariant(observation, patches)

@@ -26,7 +26,7 @@ from attacks.span.thresholds import EVIDENCE, POLISH, constants_of
 
 
 def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruction:
-    """What rounds with private sets of their own gave, every image once, with the duals it has in its round."""
+    """Join what rounds with private sets of their own gave, every image once, with the duals it has in its round."""
     images, residual = torch.cat([part.images for part in parts]), torch.cat([part.residual for part in parts])
     order = residual.argsort(stable=True)
     order = order[distinct(images[order].flatten(1))]
@@ -51,8 +51,8 @@ def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruct
 
 
 def told_and_untold(told: Reconstruction, untold: Reconstruction) -> Reconstruction:
-    """What an attacker returns who knows of a defense and need not use it: first the set that leaves less of the
-    update, which both can see, then the images of the other that are distinct from it."""
+    """Join the results of an attacker who used what it knows of a defense and of one who did not: first the set that
+    leaves less of the update, which both can see, then the images of the other that are distinct from it."""
     parts = sorted((told, untold), key=lambda part: part.relative_residual if len(part.images) else float("inf"))
     best, other = parts
     new = beside(best.images.flatten(1), other.images.flatten(1))
@@ -72,19 +72,19 @@ def told_and_untold(told: Reconstruction, untold: Reconstruction) -> Reconstruct
 
 
 def _joined(best: Reconstruction, other: Reconstruction, new: Tensor) -> Tensor:
-    """The duals (V, M, K) of the images of one result and of new ones of another."""
+    """Return the duals (V, M, K) of the images of one result and of new ones of another."""
     assert best.duals is not None and other.duals is not None
     return torch.cat([best.duals, other.duals[:, new]], 1)
 
 
 def _held(images: Tensor, parts: list[Reconstruction]) -> Tensor:
-    """What the parts held beside the images, every candidate once, part by part."""
+    """Return the candidates that the parts held beside the images, each once, part by part."""
     held = torch.cat([images[:0], *(part.held.to(images) for part in parts if part.held is not None)])
     return held[beside(images.flatten(1), held.flatten(1))]
 
 
 def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: int = POLISH.dual_iterations) -> Tensor:
-    """The least-squares duals (V, M, K) of images (M, C, H, W), from a start (CGLS: Björck 1996, algorithm 7.4.1)."""
+    """Compute least-squares duals (V, M, K) of images (M, C, H, W) by CGLS from a start (Björck 1996, alg. 7.4.1)."""
 
     def adjoint(direction: State) -> Tensor:
         variable = duals.detach().clone().requires_grad_()
@@ -112,7 +112,7 @@ def fit_duals(objective: Objective, images: Tensor, duals: Tensor, iterations: i
 
 
 def polish_jointly(observation: Observation, found: Reconstruction, iterations: int) -> Reconstruction:
-    """The images (M, C, H, W) of a result after `iterations` joint steps of Adam, with their duals (2, M, K) and
+    """Return the images (M, C, H, W) of a result after `iterations` joint steps of Adam, with their duals (2, M, K) and
     ‖Δθ − Σ‖ / ‖Δθ‖ in the first round whose update is not zero.
 
     duals[0] are those at the initial parameters, duals[1] at the final ones.
@@ -141,7 +141,7 @@ def polish_jointly(observation: Observation, found: Reconstruction, iterations: 
 
 
 def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Images and duals after joint steps of Adam on the reconstruction loss, their step sizes on a half cosine to 0."""
+    """Return images and duals after joint steps of Adam on the reconstruction loss, on a half cosine to 0."""
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
     variables = [(images, POLISH.rate), (duals, POLISH.rate * scale)]

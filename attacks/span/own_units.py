@@ -55,7 +55,7 @@ class OwnUnits:
 
 
 def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:
-    """The images that units of their own give away, in the order of their discovery, each once.
+    """Find the images that units of their own give away, in the order of their discovery, each once.
 
     outputs: W₂ (C, W) at the parameters sent, of the units that moved.
     """
@@ -81,7 +81,7 @@ def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:
 
 
 def _new(found: OwnUnits, tested: OwnUnits, misses: Tensor) -> OwnUnits:
-    """Those of the tested images (T,) that pass and are not found yet, each once, of the least miss (T,)."""
+    """Return those of the tested images (T,) that pass and are not found yet, each once, of the least miss (T,)."""
     order = misses.argsort(stable=True)
     passed = tested.chosen(order[((tested.sines < OWN_UNITS.sine) & misses.isfinite())[order]].tolist())
     if tested.duals.shape[1] < OWN_UNITS.units:
@@ -93,8 +93,8 @@ def _new(found: OwnUnits, tested: OwnUnits, misses: Tensor) -> OwnUnits:
 
 
 def _tested(space: DualSpace, outputs: Tensor, left: Tensor, units: Tensor) -> tuple[OwnUnits, Tensor]:
-    """What the rows of the units (T,) in what is left of the update (W, in + 1) may give away, and by what share (T,)
-    the entry of the dual misses that of the row."""
+    """Return what the rows of the units (T,) in what is left of the update (W, in + 1) may give away, and by what share
+    (T,) the entry of the dual misses that of the row."""
     points = left[units] / left[units, -1:]
     active = (points @ space.ends[0].T > 0).to(points)
     duals, sines = [points.new_zeros(0, len(left))], [points.new_zeros(0)]

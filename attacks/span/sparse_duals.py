@@ -38,9 +38,11 @@ from attacks.update.spectrum import Spectrum
 class DualSpace:
     """The factors of a first layer's update, in float64, and the units' parameters at both ends of training.
 
-    left: (W, N), L. rows: (N, in + 1), Vᵀ. values: (N,), S. noise: standard deviation of an entry of the update beyond
-    its N-dimensional part. ends: two (W, in + 1), [W | b] of what the activation is fed before and after. Units
-    that did not change are left out.
+    left: (W, N), L; units that did not change are left out.
+    rows: (N, in + 1), Vᵀ.
+    values: (N,), S.
+    noise: standard deviation of an entry of the update beyond its N-dimensional part.
+    ends: two (W, in + 1), [W | b] of what the activation is fed before and after.
     repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
     units: (W,), the unit of every row of L, in whatever round; None where no two rows are of one.
     """
@@ -63,8 +65,9 @@ class DualSpace:
         rounds: int = 1,
         fed: tuple[Tensor, Tensor] | None = None,
     ) -> "DualSpace":
-        """initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of the change. fed:
-        [W | b] of what the activation is fed before and after, where that is not the layer's output."""
+        """Factor an update. initial, final: [W | b], (W, in + 1), of several rounds one below the other. spectrum: of
+        the change. fed: [W | b] of what the activation is fed before and after, where that is not the layer's
+        output."""
         rows, values = spectrum.vectors[:count], spectrum.values[:count]
         first, last = fed or (initial, final)
         alive = (final != initial).any(1)
@@ -80,29 +83,29 @@ class DualSpace:
         return len(self.values)
 
     def coordinates(self, images: Tensor) -> Tensor:
-        """The y (M, N) of images (M, in)."""
+        """Return the y (M, N) of images (M, in)."""
         return (images.double() @ self.rows[:, :-1].T + self.rows[:, -1]) / self.values
 
     def images(self, coordinates: Tensor) -> Tensor:
-        """The images (M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
+        """Return the images (M, in) of y (M, N), each scaled so that the last component of x̃ is 1."""
         points = coordinates * self.values @ self.rows
         return points[:, :-1] / points[:, -1:]
 
     def remaining_rows(self, directions: Tensor) -> Tensor:
-        """Rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""
+        """Return rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""
         if len(directions) == 0:
             return self.values[:, None] * self.rows
         return complement(directions) * self.values @ self.rows
 
     def without(self, coordinates: Tensor, directions: Tensor) -> Tensor:
-        """The y (M, N) without what they share with the images of the directions c (F, N)."""
+        """Return the y (M, N) without what they share with the images of the directions c (F, N)."""
         if len(directions) == 0:
             return coordinates
         basis = torch.linalg.qr(directions.T)[0]
         return coordinates - coordinates @ basis @ basis.T
 
     def disentangle(self, coordinates: Tensor, directions: Tensor) -> Tensor:
-        """The y (F, N) of the images with the directions c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i."""
+        """Return the y (F, N) of the images with the directions c (F, N), from rough ones: y_i · c_j = 0 for j ≠ i."""
         overlaps = coordinates @ directions.T
         overlaps.fill_diagonal_(0)
         # for every i the least-norm change that cancels y_i · c_j for all j ≠ i: by the inverse of the Gram matrix of
@@ -116,19 +119,19 @@ class DualSpace:
         return coordinates - multipliers @ directions
 
     def nearest(self, coordinates: Tensor) -> Tensor:
-        """The larger of what images of y (M, N) feed every unit at both ends of training, (M, W); below 0: inactive."""
+        """Return the larger of what images of y (M, N) feed units at both ends, (M, W); below 0: inactive."""
         points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
         return torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
 
     def inactive(self, coordinates: Tensor) -> list[Tensor]:
-        """For every y (M, N) the rows of L, (·, N), of the units that its image leaves inactive at both ends, those
-        farthest from activation first: they are the least likely to have been active in between."""
+        """Return, for every y (M, N), the rows of L, (·, N), of the units that its image leaves inactive at both ends,
+        those farthest from activation first: they are the least likely to have been active in between."""
         nearest = self.nearest(coordinates)
         order, idle = nearest.argsort(dim=1, stable=True), (nearest < 0).sum(1).tolist()
         return [self.left[units[:number]] for units, number in zip(order, idle, strict=True)]
 
     def zeros(self, directions: Tensor, duals: Tensor | None = None) -> Tensor:
-        """On how many units L c is zero, (M,), for c (M, N); on none where rounding hides zeros. duals: (M, W), L c."""
+        """Count the units (M,) where L c is zero, c (M, N); none where rounding hides zeros. duals: (M, W), L c."""
         tolerance = self.tolerance(directions)
         clean = tolerance * len(self.left) ** 0.5 < SPARSITY.clean
         duals = directions @ self.left.T if duals is None else duals
@@ -140,9 +143,9 @@ class DualSpace:
         return (self.left * self.values).norm(dim=1) < self.noise * (self.count**0.5 + SPARSITY.zero_widths)
 
     def leverage(self, directions: Tensor) -> Tensor:
-        """The largest leverage (M,) that the rows of one unit have among those of all zeros of L c, c (M, N): 1 where c
-        falls without that unit, infinite where the zeros leave c free. A mixture of k duals is zero where they all
-        are, and on k − 1 further units, each of leverage 1."""
+        """Return the largest leverage (M,) that the rows of one unit have among those of all zeros of L c, c (M, N): 1
+        where c falls without that unit, infinite where the zeros leave c free. A mixture of k duals is zero where they
+        all are, and on k − 1 further units, each of leverage 1."""
         found, rank = [], self.count - 1
         for c, bound in zip(directions, self.tolerance(directions), strict=True):
             zero = (self.left @ c).abs() < bound
@@ -157,20 +160,20 @@ class DualSpace:
         return directions.new_tensor(found)
 
     def contradicted(self, directions: Tensor, images: Tensor) -> Tensor:
-        """The share (F,) of the zeros of L c, for c (F, N), on units that its image (F, in) activates at an end."""
+        """Return the share (F,) of the zeros of L c, c (F, N), on units that its image (F, in) activates at an end."""
         zero = (directions @ self.left.T).abs() < self.tolerance(directions)
         active = self.nearest(self.coordinates(images)) >= 0
         return (zero & active).sum(1).double() / zero.sum(1).clamp_min(1)
 
     def shared_zeros(self, directions: Tensor, others: Tensor) -> Tensor:
-        """The share (M, K) of the zeros of L c, c (M, N), that are zeros of other duals as well, (K, N)."""
+        """Return the share (M, K) of the zeros of L c, c (M, N), that are zeros of other duals as well, (K, N)."""
         zero, also = (((c @ self.left.T).abs() < self.tolerance(c)).to(c) for c in (directions, others))
         return zero @ also.T / zero.sum(1, keepdim=True).clamp_min(1)
 
     def passing(self, directions: Tensor) -> Tensor:
-        """Indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are explained,
-        and not far fewer than the median of such c; and c is independent of sparser ones. A mixture of duals has many
-        zeros too, but fewer than its parts."""
+        """Return indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are
+        explained, and not far fewer than the median of such c; and c is independent of sparser ones. A mixture of duals
+        has many zeros too, but fewer than its parts."""
         zeros, enough = self.zeros(directions), self.explained_zeros
         if (many := zeros[zeros > enough]).numel():
             typical = float(many.median())
@@ -205,18 +208,18 @@ class DualSpace:
         return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1)[~self.only_noise].sum())
 
     def tolerance(self, directions: Tensor) -> Tensor:
-        """Below which an entry of L c is zero, (M, 1), for c (M, N): its rounding error is noise · ‖S⁻¹ c‖."""
+        """Return the bound (M, 1) of zero entries of L c, c (M, N): their rounding error is noise · ‖S⁻¹ c‖."""
         return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
 
 
 def complement(directions: Tensor) -> Tensor:
-    """An orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
+    """Return an orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
     return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
 
 
 def repeats(updates: Tensor, rounding: float) -> float:
-    """In how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units. A c
-    that is chosen to be zero on one of them is zero on its multiples.
+    """Return in how many rounds a unit repeats its row of the update: rows per dimension of their span, over all units.
+    A c that is chosen to be zero on one of them is zero on its multiples.
 
     updates: (R, W, N), rows of unit w in every round, in an orthonormal basis of the first layer's span. rounding:
     what an entry may be off by.
@@ -230,7 +233,7 @@ def repeats(updates: Tensor, rounding: float) -> float:
 
 
 def sparsest_of_many(space: DualSpace, coordinates: Tensor, known: Tensor) -> Tensor:
-    """The c (M, N) of unit length with L c as sparse as possible on the units that candidates y (M, N) leave inactive.
+    """Find the c (M, N) of unit length with L c as sparse as possible on units that candidates y (M, N) leave inactive.
 
     known: (F, N), the y of images that are found, which the start avoids.
     """
@@ -244,7 +247,7 @@ def sparsest_of_many(space: DualSpace, coordinates: Tensor, known: Tensor) -> Te
 
 
 def _from_start(space: DualSpace, coordinates: Tensor, known: Tensor, share: float) -> Tensor:
-    """The same from a start on that share of the inactive units, the surest ones."""
+    """Find the same from a start on that share of the inactive units, the surest ones."""
     own = torch.nn.functional.normalize(coordinates)
     if len(own) == 0:
         return own
@@ -274,7 +277,7 @@ class PairProducts:
         self.products = left[:, row] * left[:, column]
 
     def gram(self, weights: Tensor) -> Tensor:
-        """The lower triangles of Lᵀ diag(w) L, (M, N, N), for weights (M, W), first brought to a mean of one."""
+        """Return the lower triangles of Lᵀ diag(w) L, (M, N, N), for weights (M, W), first brought to a mean of one."""
         scaled = weights / weights.mean(1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         full = weights.new_zeros(len(weights), self.count, self.count)
         full[:, self.places[0], self.places[1]] = scaled @ self.products
@@ -282,13 +285,13 @@ class PairProducts:
 
 
 def _rms(duals: Tensor, idle: Tensor) -> Tensor:
-    """The root mean square (M, 1) of duals (M, W) on the inactive units."""
+    """Return the root mean square (M, 1) of duals (M, W) on the inactive units."""
     return ((duals.square() * idle).sum(1, keepdim=True) / idle.sum(1, keepdim=True).clamp_min(1)).sqrt()
 
 
 def _least_squares_of_many(gram: Tensor, own: Tensor) -> Tensor:
-    """The c (M, N) of least c · gram c with own · c = 1, scaled to unit length; `own` where a matrix is singular. Only
-    the lower triangles of gram (M, N, N) are read."""
+    """Find the c (M, N) of least c · gram c with own · c = 1, scaled to unit length; `own` where a matrix is singular.
+    Only the lower triangles of gram (M, N, N) are read."""
     diagonal = torch.diagonal(gram, dim1=1, dim2=2)
     diagonal += 1e-13 * diagonal.mean(1, keepdim=True)
     factor, failed = torch.linalg.cholesky_ex(gram)
@@ -297,7 +300,7 @@ def _least_squares_of_many(gram: Tensor, own: Tensor) -> Tensor:
 
 
 def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor) -> Tensor:
-    """The c (M, N) of unit length with L c as sparse as possible on the units that candidates y (M, N) leave inactive.
+    """Find the c (M, N) of unit length with L c as sparse as possible on units that candidates y (M, N) leave inactive.
 
     sure: (M,) bool, which candidates are close to a private image. known: (F, N), the y of images that are found. The
     start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0. Once
@@ -318,7 +321,7 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
 
 
 def sharpened(space: DualSpace, directions: Tensor) -> Tensor:
-    """The c (M, N) of unit length near those given (M, N), with L c as sparse as possible on its smaller half."""
+    """Find the c (M, N) of unit length near those given (M, N), with L c as sparse as possible on its smaller half."""
     found = []
     for own in directions:
         duals = (space.left @ own).abs()
@@ -329,8 +332,8 @@ def sharpened(space: DualSpace, directions: Tensor) -> Tensor:
 
 
 def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) -> Tensor:
-    """The c (F, N), doubtful ones, which may be mixtures, sought again from images that the others make exact until
-    none gains a zero. coordinates: (F, N), the rough y of the images."""
+    """Seek those of the c (F, N) again that are doubtful, which may be mixtures, from images that the others make exact
+    until none gains a zero. coordinates: (F, N), the rough y of the images."""
     directions = purified(space, directions)
     doubtful = fewest_zeros(space, directions)
     while len(doubtful):
@@ -347,12 +350,12 @@ def retry_doubtful(space: DualSpace, coordinates: Tensor, directions: Tensor) ->
 
 
 def fewest_zeros(space: DualSpace, directions: Tensor) -> Tensor:
-    """Indices of the doubtful quarter of the c (F, N): those with the fewest zeros."""
+    """Return indices of the doubtful quarter of the c (F, N): those with the fewest zeros."""
     return space.zeros(directions).argsort(stable=True)[: math.ceil(DUAL.doubtful * len(directions))]
 
 
 def purified(space: DualSpace, directions: Tensor) -> Tensor:
-    """The c (F, N), each freed from what the others are mixed into it, as long as that brings zeros, the likeliest
+    """Free each of the c (F, N) from what the others are mixed into it, as long as that brings zeros, the likeliest
     mixtures first. For a mixture c_i of another c and c_j, (L c_i)_r / (L c_j)_r is one number t on all units where
     that other dual alone is zero: c_i − t c_j, for the most frequent ratio, has the zeros."""
     mixed = len(directions) > 1
@@ -367,7 +370,7 @@ def purified(space: DualSpace, directions: Tensor) -> Tensor:
 
 
 def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> Tensor:
-    """The c (N,) of this index less the one of its nearest neighbours whose removal leaves the most zeros.
+    """Return the c (N,) of this index less the one of its nearest neighbours whose removal leaves the most zeros.
 
     duals: (F, W), L c of the directions (F, N).
     """
@@ -397,7 +400,7 @@ def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> 
 def _best_of_starts(
     space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1, free: bool = False
 ) -> Tensor:
-    """The c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
+    """Find the c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
 
     units: (·, N), rows of L, the surest zeros first. own: (N,), y at unit length. avoid: (N, N), the Gram matrix of the
     y to be avoided. starts: how many are tried at most. free: whether as many as there are follow that avoid nothing.
@@ -419,7 +422,7 @@ def _best_of_starts(
 
 
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor | None:
-    """The c (N,) of least Σ_r log((l_r · c)² + ε²) over `units`, from a start and as ε falls; None without hope."""
+    """Find the c (N,) of least Σ_r log((l_r · c)² + ε²) over `units` from a start as ε falls; None without hope."""
     enough, sure, rough = space.explained_zeros, False, units.float()
     for i in range(DUAL.reweightings):
         duals = units @ c
@@ -440,7 +443,7 @@ def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tens
 
 
 def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
-    """The c (N,) after least squares on the units alone that look like zeros, by a bound that falls to rounding."""
+    """Find the c (N,) of least squares on only units that look like zeros, by a bound that falls to rounding."""
     zero = None
     for i in range(DUAL.trims):
         duals = (units @ c).abs()
@@ -452,12 +455,12 @@ def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
 
 
 def _weighted(units: Tensor, weight: Tensor) -> Tensor:
-    """The Gram matrix (N, N) of weighted units, in float64, from products in their precision."""
+    """Return the Gram matrix (N, N) of weighted units, in float64, from products in their precision."""
     return ((units * (weight / weight.mean()).to(units)[:, None]).T @ units).double()
 
 
 def _least(gram: Tensor, own: Tensor) -> Tensor:
-    """The c (N,) of least c · gram c with own · c = 1, scaled to unit length; `own` where the matrix is singular."""
+    """Find the c (N,) of least c · gram c with own · c = 1, scaled to unit length; `own` if the matrix is singular."""
     gram.diagonal().add_(1e-13 * gram.diagonal().mean())
     factor, failed = torch.linalg.cholesky_ex(gram)
     c = torch.cholesky_solve(own[:, None], factor)[:, 0]

@@ -72,7 +72,7 @@ class Acceptance:
         return replace(self, images=images[:0], residual=self.residual[:0], reason=reason, held=held)
 
     def reported(self, shape: tuple[int, int, int], warnings: tuple[str, ...], **more: Any) -> Reconstruction:
-        """The result with images of this shape (C, H, W), the reason behind the warnings. more: its other fields."""
+        """Make the result with images of this shape (C, H, W), the reason behind the warnings. more: other fields."""
         return Reconstruction(
             images=self.images.reshape(-1, *shape),
             held=self.held.reshape(-1, *shape),

@@ -42,8 +42,8 @@ class Thresholds:
 
 
 def constants_of(*groups: type[Thresholds]) -> Facts:
-    """Every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are counted
-    from 1, those of a `Descent` are its steps and its rate."""
+    """Return every constant of the groups as `threshold_<group>_<name>`. The parts of a value that has several are
+    counted from 1, those of a `Descent` are its steps and its rate."""
     found: Facts = {}
     for group in groups:
         for name in group.__annotations__:
@@ -150,7 +150,7 @@ class SPARSITY(Thresholds):
 
 
 class CROWDED(Thresholds):
-    """The search where images are many for the width (`PixelEvidence.crowded`).
+    """The search where images are many for the width (`Regime.many_images`).
 
     Chosen with clients of MNIST in view: seed 0 of held-out ones, one step or 5 epochs of 10 images, widths
     of 128 and 256, one round and four. Not varied by `sensitivity`.

@@ -90,22 +90,22 @@ def estimate_label_counts(
 
 
 def _shares(targets: Tensor, loss: Loss, coding: Coding | None) -> Tensor:
-    """The share of each class (two where there is one output) from mean targets (K,) as the loss codes, errors of the
-    estimate included."""
+    """Return the share of each class (two where there is one output) from mean targets (K,) as the loss codes, errors
+    of the estimate included."""
     low, high = (coding or default_coding(len(targets))) if loss == "mse" else (0.0, 1.0)
     shares = (targets - low) / (high - low)
     return torch.cat([1 - shares, shares]) if len(shares) == 1 else shares
 
 
 def predictions(loss: Loss, outputs: Tensor) -> Tensor:
-    """What the loss compares with its target: (N, K) for outputs (N, K)."""
+    """Return what the loss compares with its target: (N, K) for outputs (N, K)."""
     if loss == "mse":
         return outputs
     return outputs.sigmoid() if outputs.shape[1] == 1 else outputs.softmax(1)
 
 
 def project_to_simplex(shares: Tensor) -> Tensor:
-    """The nearest point (K,) with entries ≥ 0 of sum 1 (Duchi et al. 2008, fig. 1)."""
+    """Find the nearest point (K,) with entries ≥ 0 of sum 1 (Duchi et al. 2008, fig. 1)."""
     ordered = shares.sort(descending=True).values
     excess = (ordered.cumsum(0) - 1) / torch.arange(1, len(shares) + 1)
     last = int((ordered > excess).nonzero().max())
@@ -113,7 +113,7 @@ def project_to_simplex(shares: Tensor) -> Tensor:
 
 
 def round_to_sum(values: Tensor, total: int) -> Tensor:
-    """Integers (K,) of sum `total` nearest to values ≥ 0 of that sum: the largest remainders are rounded up."""
+    """Find integers (K,) of sum `total` nearest to values ≥ 0 of that sum: largest remainders are rounded up."""
     floor = values.floor()
     up = (values - floor).argsort(descending=True, stable=True)[: total - int(floor.sum())]
     floor[up] += 1
@@ -121,7 +121,7 @@ def round_to_sum(values: Tensor, total: int) -> Tensor:
 
 
 def _run(model: nn.Module, state: State, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
-    """(outputs (P, K), inputs of the last layer (P, D)) in float64 on the CPU."""
+    """Return (outputs (P, K), inputs of the last layer (P, D)) in float64 on the CPU."""
     features: list[Tensor] = []
     layers = {layer: model.get_submodule(layer)}
     double = cast_state(state, torch.device("cpu"), torch.float64)

@@ -25,7 +25,7 @@ BACKGROUND_SHARE, DARKER_SHARE = 0.3, 0.1  # of all pixels: at least in a black 
 
 
 def infer_pixel_mean(observation: Observation, std: tuple[float, ...] | None = None) -> tuple[float, ...] | None:
-    """The per-channel mean that was subtracted, from pixels that are black in every private image.
+    """Infer the per-channel mean that was subtracted, from pixels that are black in every private image.
 
     Such a pixel is −mean / std throughout, so its column of ΔW is −mean / std·Δb, zeros where nothing was subtracted.
     Returns None where no pixel is constant, and where the answer is no mean that images in [0, 1] have, as after Adam.
@@ -54,8 +54,8 @@ def infer_pixel_mean(observation: Observation, std: tuple[float, ...] | None = N
 
 
 def infer_background(images: Tensor, std: tuple[float, ...] | None = None) -> tuple[float, ...] | None:
-    """The mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background: few
-    pixels are darker and many near it, in every channel; else None. std: what was divided by, 1 where not told."""
+    """Infer the mean that was subtracted, from images (M, C, H, W) whose most frequent value is their black background:
+    few pixels are darker and many near it, in every channel; else None. std: what was divided by, 1 where not told."""
     means = []
     scale = torch.tensor(std or (1.0,) * images.shape[1], dtype=images.dtype).view(-1, 1)
     for channel in images.detach().cpu().transpose(0, 1).flatten(1) * scale:
@@ -70,7 +70,7 @@ def infer_background(images: Tensor, std: tuple[float, ...] | None = None) -> tu
 
 
 def are_raw_pixels(images: Tensor, std: tuple[float, ...] | None = None) -> bool:
-    """Whether images (M, C, H, W) that a network was fed lie in [0, 1] as pixels do. std: what was divided by."""
+    """Return whether images (M, C, H, W) fed to a network lie in [0, 1] as pixels do. std: what was divided by."""
     pixels = Normalization((), std or ()).pixels(images)
     return bool(((pixels - 0.5).abs() <= 0.5 + GREY_LEVEL / 2).all()) and len(images) > 0
 
@@ -81,8 +81,8 @@ NARROW = 0.6  # of the range of pixels: 1.2 % of CIFAR-10's images alone span le
 
 
 def doubt_of_scale(images: Tensor, mean: tuple[float, ...], knowledge: Knowledge) -> list[str]:
-    """A doubt where images (M, C, H, W), right as the network was fed them, do not fill the range of pixels, or leave
-    it, by `mean`, which was told or found, and the deviation, which is 1 where it is not told."""
+    """Return a doubt where images (M, C, H, W), right as the network was fed them, do not fill the range of pixels, or
+    leave it, by `mean`, which was told or found, and the deviation, which is 1 where it is not told."""
     if not len(images):
         return []
     said = {"mean": knowledge.pixel_mean, "deviation": knowledge.pixel_std}
@@ -108,8 +108,8 @@ UNKNOWN_MEAN = "pixel_mean is unknown: images are as the network was fed them, n
 def infer_private_set(
     observation: Observation, knowledge: Knowledge, wanted: Collection[str]
 ) -> tuple[Knowledge, int | None, list[str]]:
-    """(the knowledge with those of num_private and pixel_mean that are `wanted`, inferred or assumed if not told; the
-    number of images that the first layer's spectrum shows, or None; warnings)."""
+    """Return (the knowledge with those of num_private and pixel_mean that are `wanted`, inferred or assumed if not
+    told; the number of images that the first layer's spectrum shows, or None; warnings)."""
     count, inferred, mean = knowledge.num_private, None, knowledge.pixel_mean
     warnings: list[str] = []
     if "num_private" in wanted and (found := infer_image_count(observation)) is not None:
@@ -127,7 +127,7 @@ def infer_private_set(
 
 
 def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], list[str]]:
-    """(the per-channel mean that an attack works with, warnings): as told, else inferred, else assumed to be 0.5."""
+    """Return (the per-channel mean that an attack works with, warnings): as told, else inferred, else 0.5."""
     if mean := knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std):
         return tuple(mean), []
     assumed = f"pixel_mean is unknown and no pixel tells it: the attack assumed {ASSUMED_MEAN}"
@@ -137,8 +137,8 @@ def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -
 def mean_of_found(
     observation: Observation, knowledge: Knowledge, images: Tensor
 ) -> tuple[tuple[float, ...], list[str]]:
-    """(the per-channel mean that turns images (M, C, H, W), as an attack found them, into pixels; warnings): as told,
-    else inferred, else 0 where they lie in the range of pixels; empty where it is not known."""
+    """Return (the per-channel mean that turns images (M, C, H, W), as an attack found them, into pixels; warnings): as
+    told, else inferred, else 0 where they lie in the range of pixels; empty where it is not known."""
     if mean := knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std):
         return tuple(mean), []
     if are_raw_pixels(images, knowledge.pixel_std):
@@ -173,8 +173,8 @@ def check_knowledge(observation: Observation, knowledge: Knowledge) -> None:
 
 
 def image_capacity(observation: Observation) -> int:
-    """The most images that an update can give to attacks that read the row spaces of its layers (span, SPEAR, DAGER,
-    cascades), over the trained linear layers, convolutions and positions; 0 where none admits a whole one.
+    """Return the most images that an update can give to attacks that read the row spaces of its layers (span, SPEAR,
+    DAGER, cascades), over the trained linear layers, convolutions and positions; 0 where none admits a whole one.
 
     The update of a matrix W (m, n), or of the filters of a convolution, is a sum of products δ xᵀ, one for each image
     and each of the P positions (or tokens) at which an image is fed to it. Whatever an attack reads off its rows are

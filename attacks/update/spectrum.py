@@ -81,50 +81,50 @@ class Spectrum:
         return rank_above_noise(self.values, self.rows, self.columns).count
 
     def relative_residual(self, rank: int) -> float:
-        """‖Δ − Δ_rank‖ / ‖Δ‖: what the best approximation of this rank leaves of the update."""
+        """Return ‖Δ − Δ_rank‖ / ‖Δ‖: what the best approximation of this rank leaves of the update."""
         return float(self.values[rank:].norm() / self.values.norm())
 
     def noise(self, rank: int) -> float:
-        """Standard deviation of an entry of Δ − Δ_rank."""
+        """Return the standard deviation of an entry of Δ − Δ_rank."""
         return float(self.values[rank:].norm()) / (self.rows * self.columns) ** 0.5
 
     def floor_flatness(self) -> float:
-        """The lower quartile of the values over their median, relative to the same ratio for independent errors of
-        equal size. That ratio is about 1 − √β / 2 by the Marchenko-Pastur law at β = rows / columns (within 5 % up to
-        β = 0.7). The result is 1 for an update of few images, and well below 1 if singular values keep falling."""
+        """Return the lower quartile of the values over their median, relative to the same ratio for independent errors
+        of equal size. That ratio is about 1 − √β / 2 by the Marchenko-Pastur law at β = rows / columns (within 5 % up
+        to β = 0.7). The result is 1 for an update of few images, and well below 1 if singular values keep falling."""
         shape = min(self.rows, self.columns) / max(self.rows, self.columns)
         quartile, median = (float(self.values[share * len(self.values) // 4]) for share in (3, 2))
         return quartile / median / (1 - shape**0.5 / 2)
 
     def share(self, deviation: float) -> float:
-        """‖E‖ / ‖Δ‖ for noise E with this standard deviation on each entry."""
+        """Return ‖E‖ / ‖Δ‖ for noise E with this standard deviation on each entry."""
         return deviation * (self.rows * self.columns) ** 0.5 / float(self.values.norm())
 
     def above_noise(self) -> int:
-        """How many singular values stand above the threshold of Gavish and Donoho, for noise of unknown level."""
+        """Count the singular values that stand above the threshold of Gavish and Donoho, for noise of unknown level."""
         return int((self.values > gavish_donoho(self.rows, self.columns) * self.values.median()).sum())
 
     def deviation(self, rank: int = 0) -> float:
-        """Standard deviation of an entry of the noise, if all beyond `rank` is noise, from the median of what is left.
-        The median of the Marchenko-Pastur law at β = rows / columns is about 1 − β/3, in units of the longer side
-        (within 3 %)."""
+        """Return the standard deviation of an entry of the noise, if all beyond `rank` is noise, from the median of
+        what is left. The median of the Marchenko-Pastur law at β = rows / columns is about 1 − β/3, in units of the
+        longer side (within 3 %)."""
         smaller, larger = sorted((self.rows - rank, self.columns - rank))
         return float(self.values[rank:].median()) / (larger * (1 - smaller / larger / 3)) ** 0.5
 
     def median_noise(self) -> float:
-        """‖E‖ / ‖Δ‖ for noise E of independent entries, from the median singular value."""
+        """Return ‖E‖ / ‖Δ‖ for noise E of independent entries, from the median singular value."""
         return self.share(self.deviation())
 
     def noise_edge(self, rank: int) -> float:
-        """The largest singular value of the noise, if all beyond `rank` is noise: √rows + √columns deviations
+        """Return the largest singular value of the noise, if all beyond `rank` is noise: √rows + √columns deviations
         (Marchenko and Pastur 1967)."""
         return self.deviation(rank) * ((self.rows - rank) ** 0.5 + (self.columns - rank) ** 0.5)
 
     def ends_at_noise(self, rank: int) -> bool:
-        """Whether all values beyond `rank` are noise of independent entries, as rounding is, and all others well above.
-        The gap need not be wide: the weakest of many images may stand just above the noise. Nor need it be the widest:
-        a client's steps may leave wider ones. False if less than half of the values would be noise, which could then
-        not be told from images."""
+        """Return whether all values beyond `rank` are noise of independent entries, as rounding is, and all others well
+        above. The gap need not be wide: the weakest of many images may stand just above the noise. Nor need it be the
+        widest: a client's steps may leave wider ones. False if less than half of the values would be noise, which could
+        then not be told from images."""
         if not 0 < rank < len(self.values) // 2:
             return False
         noise = NOISE_EDGE * self.noise_edge(rank)
@@ -132,7 +132,7 @@ class Spectrum:
 
 
 def gavish_donoho(rows: int, columns: int) -> float:
-    """ω(β) of the optimal hard threshold ω·median(σ) for unknown noise (Gavish and Donoho 2014, eq. 5)."""
+    """Return ω(β) of the optimal hard threshold ω·median(σ) for unknown noise (Gavish and Donoho 2014, eq. 5)."""
     beta = min(rows, columns) / max(rows, columns)
     return 0.56 * beta**3 - 0.95 * beta**2 + 1.82 * beta + 1.43
 

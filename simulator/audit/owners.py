@@ -48,9 +48,17 @@ NO_CLASSES = (
 
 @dataclass(frozen=True)
 class AuditTruth:
-    """The place of the truth. owners: the number of the file of each client, None if unknown. counts: private images by
-    observation, if the federation told them. normalization: None if unknown; that of the attack is used then. without:
-    clients that said they had no images."""
+    """The place of the truth.
+
+    path: of the private images, as `read_truth` takes it.
+    public: path of the images of no members, None without any.
+    shape: (C, H, W) of an image.
+    owners: the number of the file of each client, None if unknown.
+    counts: private images by observation, if the federation told them.
+    normalization: None if unknown; that of the attack is used then.
+    seed: of what a score draws at random.
+    without: clients that said they had no images.
+    """
 
     path: Path
     public: Path | None

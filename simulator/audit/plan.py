@@ -18,7 +18,7 @@ from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import did_you_mean
 from attacks.interface.normalization import Normalization
 from attacks.interface.plugins import allow_code
-from clients.config import ModelConfig
+from clients.config import ModelConfig, first_fault
 from clients.models.factory import construct, outputs_of
 from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
@@ -71,9 +71,20 @@ IMAGES = ("truth", "public", "candidates")  # options that name images
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options of an audit, as `audit.yaml` describes them; `run_audit.audit` says what each means.
+    """The options of an audit, as `audit.yaml` describes them. Paths are absolute; what was not given is empty or None.
 
-    Paths are absolute. What was not given is empty or None.
+    recording: path of its folder.
+    model: FILE.py:FACTORY, which returns the nn.Module.
+    shape: (C, H, W) of an input.
+    mean, std: of the inputs' normalization, in pixels from 0 to 1, one value or one for each channel.
+    truth: path of the private images.
+    owners: file or folder of `truth` by node.
+    public: path of images of no members.
+    candidates: path of images that may have taken part.
+    attacks: those to run; empty for `default_attacks`.
+    knowledge: further knowledge of the adversary by field, false to withhold some.
+    rounds, clients, threat_models: those to attack; empty for all.
+    seed: of every random choice.
     """
 
     recording: str
@@ -306,7 +317,7 @@ def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
     try:
         return AttackConfig.model_validate({"name": given} if isinstance(given, str) else dict(given))
     except ValidationError as error:
-        raise InputError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        raise InputError(first_fault(error)["msg"]) from None
 
 
 def absolute(path: str | Path | None) -> str | None:

@@ -23,6 +23,7 @@ from simulator.audit import MINUTES, TIMEOUT
 from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
+from simulator.errors import one_line_error
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
@@ -150,6 +151,7 @@ def run_audit(
         noted = [f"recording: {line}" for line in plan.recording.contents.problems]
         for line in (*noted, *plan.doubts_of_model, *doubts):
             display.note(f"warning: {line}")
+        display.updates = len(plan.keys)
         display.start(0, len(todo))
         try:
             for job, result in _results(plan, todo, display, workers, left):
@@ -261,7 +263,7 @@ def _write_page(folder: Path) -> None:
         if not is_current(folder):
             write_report(folder, say)
     except Exception as error:
-        say(f"the page could not be made: {type(error).__name__}: {' '.join(str(error).split())}")
+        say(f"the page could not be made: {one_line_error(error)}")
 
 
 def _values(given: float | Sequence[float]) -> tuple[float, ...]:

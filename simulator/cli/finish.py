@@ -27,7 +27,11 @@ AGAIN = (
 
 @dataclass(frozen=True)
 class Shown:
-    """The part of a table that is shown. show_all: every row and caveat. limits: of --fail-above."""
+    """The part of a table that is shown.
+
+    show_all: whether every row and caveat is.
+    limits: of --fail-above.
+    """
 
     show_all: bool = False
     limits: Sequence[Limit] = ()

@@ -35,7 +35,13 @@ Style = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure in a file. caption: how to read it. alt: a description for readers who cannot see it."""
+    """A figure in a file.
+
+    path: of the file.
+    title: what it shows.
+    caption: how to read it.
+    alt: a description for readers who cannot see it.
+    """
 
     path: Path
     title: str

@@ -46,8 +46,14 @@ BENCHMARK_LEGEND = (
 
 @dataclass(frozen=True)
 class Heading:
-    """The heading of a column. numeric: whether its cells stand right and sort by number. meaning: in a sentence.
-    spare: as of `Column`. key: whether it tells points of a sweep, or defenses, from each other."""
+    """The heading of a column.
+
+    name: its text.
+    numeric: whether its cells stand right and sort by number.
+    meaning: in a sentence.
+    spare: as of `Column`.
+    key: whether it tells points of a sweep, or defenses, from each other.
+    """
 
     name: str
     numeric: bool = False
@@ -58,7 +64,13 @@ class Heading:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; rows have a cell for each column. title: for readers who cannot see it. note: what is left out."""
+    """A table.
+
+    title: for readers who cannot see it.
+    columns: its headings.
+    rows: texts, a cell for each column.
+    note: what is left out.
+    """
 
     title: str
     columns: tuple[Heading, ...]

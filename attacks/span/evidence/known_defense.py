@@ -48,12 +48,12 @@ class UndoneDefense:
     remaining: float = 0.0
 
     def highest_rank(self, spectrum: Spectrum) -> int:
-        """The rank that the first layer's update has if it is not that of N images; once completed, it has rank N."""
+        """Return the rank that the first layer's update has if it is not that of N images; once completed, it has N."""
         return min(spectrum.rows, spectrum.columns) if self.second_rank is None else min(self.layers.change.shape)
 
     def directions(self, second: list[Spectrum], count: int, most: int, outside: float) -> int:
-        """How many directions of the second layer's row space hold the features of `count` images, at most `most`: in
-        noise those that stand clear of it, but enough for the images.
+        """Count the directions of the second layer's row space that hold the features of `count` images, at most
+        `most`: in noise those that stand clear of it, but enough for the images.
 
         second: the spectra of the rounds that test. outside: ‖Δ − Δ_N‖ / ‖Δ‖ of the first layer.
         """
@@ -66,7 +66,7 @@ class UndoneDefense:
         return max(min(most, clear), min(most, int(EVIDENCE.directions_in_noise * count)))
 
     def second_noise(self, second: list[Spectrum], outside: float) -> float:
-        """‖E‖ / ‖Δ‖ of the noise in the second layer's updates; 0 where none is known of and the first shows none."""
+        """Return ‖E‖ / ‖Δ‖ of the noise in the second layer's updates; 0 where none is known or shown by the first."""
         if self.second_rank is not None:
             return self.remaining
         shown = max(part.median_noise() for part in second) if outside > EVIDENCE.noisy_above else 0.0
@@ -81,7 +81,7 @@ def undo_defense(
     layers: FirstLayers,
     generator: torch.Generator,
 ) -> UndoneDefense:
-    """What training made of the updates, as far as what is known of the defense tells."""
+    """Restore the updates as training made them, as far as what is known of the defense tells."""
     deviations, intervals = _known(observation, knowledge)
     if intervals:
         device = layers.initial.device
@@ -94,13 +94,13 @@ def undo_defense(
 
 
 def knows_defense(observation: Observation, knowledge: Knowledge) -> bool:
-    """Whether the adversary knows anything of the defense that `undo_defense` would use."""
+    """Return whether the adversary knows anything of the defense that `undo_defense` would use."""
     deviations, intervals = _known(observation, knowledge)
     return bool(intervals) or any(deviations)
 
 
 def _known(observation: Observation, knowledge: Knowledge) -> tuple[list[float], list[dict[str, EntryIntervals]]]:
-    """The noise's standard deviation in every round, and the intervals of every round; none where one has none."""
+    """Return the noise's standard deviation in every round and the intervals; none where a round has none."""
     deltas = [observation.delta(pair) for pair in range(len(observation.pairs))]
     found = [
         known_intervals(delta, knowledge) or rounded_intervals(delta, initial, knowledge)
@@ -112,7 +112,7 @@ def _known(observation: Observation, knowledge: Knowledge) -> tuple[list[float],
 
 
 def _noise(layers: FirstLayers, deviation: float, num_private: int | None) -> UndoneDefense:
-    """Noise of a known standard deviation; the mean of several clients' updates has less than each, and shows it."""
+    """Account for noise of a known standard deviation; the mean of several clients' updates has less, and shows it."""
     spectrum = Spectrum.of(layers.change)
     first = min(deviation, _median_deviation(spectrum))
     seconds = [Spectrum.of(update) for update in layers.second if update.any()]
@@ -132,7 +132,7 @@ def _complete(
     knowledge: Knowledge,
     generator: torch.Generator,
 ) -> UndoneDefense:
-    """Both layers completed from the intervals of their entries, where enough of them were sent."""
+    """Complete both layers from the intervals of their entries, where enough of them were sent."""
     rows, columns = _filled(first)
     most = max(1, int(DEFENSE.highest_rank * min(rows, columns)))
     count = knowledge.num_private or _count(first, most, knowledge, generator)
@@ -169,7 +169,7 @@ def _complete(
 
 
 def _count(intervals: EntryIntervals, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:
-    """N, of quantized entries by the singular values above the rounding error, step / √12, else by held-out entries."""
+    """Infer N, of quantized entries by the singular values above the error, step / √12, else by held-out entries."""
     if knowledge.kept_fraction is not None:
         return find_rank(intervals, most, generator)
     deviation = float((intervals.highest - intervals.lowest).square().mean().sqrt()) / 12**0.5
@@ -181,30 +181,30 @@ def _too_few(kept: int, layer: str, count: int, needed: int) -> str:
 
 
 def _filled(intervals: EntryIntervals) -> tuple[int, int]:
-    """How many rows, and how many columns, have an entry that was sent."""
+    """Count the rows, and the columns, that have an entry that was sent."""
     sent = intervals.sent()
     return int(sent.any(1).sum()), int(sent.any(0).sum())
 
 
 def _distortion(intervals: EntryIntervals, completed: Completed) -> float:
-    """‖Δ − X‖ / ‖X‖ of the update as it was sent, over the entries of which something is known."""
+    """Return ‖Δ − X‖ / ‖X‖ of the update as it was sent, over the entries of which something is known."""
     difference = (intervals.middle() - completed.matrix)[intervals.bounded()]
     return float(difference.norm() / completed.matrix.norm())
 
 
 def _above_edge(spectrum: Spectrum, deviation: float) -> int:
-    """How many singular values noise of a known deviation does not explain."""
+    """Count the singular values that noise of a known deviation does not explain."""
     return int((spectrum.values > deviation * noise_edge(spectrum.rows, spectrum.columns)).sum())
 
 
 def _median_deviation(spectrum: Spectrum) -> float:
-    """The standard deviation on an entry of the noise that the median singular value shows."""
+    """Return the standard deviation on an entry of the noise that the median singular value shows."""
     return spectrum.median_noise() * float(spectrum.values.norm()) / (spectrum.rows * spectrum.columns) ** 0.5
 
 
 def _joined(
     intervals: dict[str, EntryIntervals], network: FrontLayers, layer: int, device: torch.device
 ) -> EntryIntervals:
-    """The intervals of a layer's [ΔW | Δb] (out, in + 1)."""
+    """Return the intervals of a layer's [ΔW | Δb] (out, in + 1)."""
     lowest, highest = ({name: getattr(own, end) for name, own in intervals.items()} for end in ("lowest", "highest"))
     return EntryIntervals(*(joined_layer(end, network, layer, device) for end in (lowest, highest)))

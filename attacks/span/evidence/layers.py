@@ -93,7 +93,7 @@ class FirstLayers:
         return layer.unflatten(0, (self.rounds, -1))
 
     def most_images(self) -> int:
-        """The largest number of images that a single round shows."""
+        """Return the largest number of images that a single round shows."""
         return max(Spectrum.of(change).count() for change in self.by_round(self.change))
 
 
@@ -118,8 +118,8 @@ def informative_rounds(updates: Tensor, count: int) -> dict[int, Spectrum]:
 
 
 def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Whether the features of `count` images did not move during training: `count` directions hold the second layer's
-    update, and only rounding lies behind them."""
+    """Return whether the features of `count` images did not move during training: `count` directions hold the second
+    layer's update, and only rounding lies behind them."""
     for one in spectra:
         if count >= len(one.values):
             return False
@@ -130,8 +130,8 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
 
 
 def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Whether in some round the second layer's update has enough directions above rounding for each image to have its
-    own. It has fewer if images that activate the same units share a signal, as in a task of two classes."""
+    """Return whether in some round the second layer's update has enough directions above rounding for each image to
+    have its own. It has fewer if images that activate the same units share a signal, as in a task of two classes."""
     last = math.ceil(EVIDENCE.directions_needed * count) - 1
     return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
 

@@ -252,7 +252,7 @@ def _numbers(
 
 
 def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update looks as if each step had changed all entries by the same size.
+    """Return whether the first layer's update looks as if each step had changed all entries by the same size.
 
     Either its singular values have no gap and no floor, or it has all the rank that its pixels allow and entries of
     equal size. spectrum: of that update. inferred: the number of images that it seems to show.
@@ -274,14 +274,14 @@ def _evenness(change: Tensor) -> float:
 
 
 def _leaves_entries_out(change: Tensor) -> bool:
-    """Whether the first layer's update (W, in + 1) has zeros outside of rows and columns of zeros."""
+    """Return whether the first layer's update (W, in + 1) has zeros outside of rows and columns of zeros."""
     moved = change[change.any(1)][:, change.any(0)]
     return bool((moved == 0).float().mean() > EVIDENCE.entries_left_out)
 
 
 def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
-    """Whether the first layer's update (W, in + 1) is a sum over `inferred` inputs: only rounding lies behind them, its
-    pixels allow a much higher rank, and no entries were left out."""
+    """Return whether the first layer's update (W, in + 1) is a sum over `inferred` inputs: only rounding lies behind
+    them, its pixels allow a much higher rank, and no entries were left out."""
     if _leaves_entries_out(change):
         return False
     exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above

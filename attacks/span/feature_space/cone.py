@@ -37,7 +37,7 @@ from attacks.update.spectrum import SMALLEST_VALUE
 
 
 def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(features (F, D), share (F,)) of private images, F ≤ N, from the update of one SGD step.
+    """Return (features (F, D), share (F,)) of private images, F ≤ N, from the update of one SGD step.
 
     layer: (W, D + 1), [W | b] as it was sent, followed by a ReLU. share: of a signal's norm, at units that its
     features shut; 0 where zeros certify.
@@ -61,7 +61,7 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
 
 
 def cone_vectors(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-    """(vectors (F, D), F ≤ R, how many of them, the first ones, are certified) of a layer that no ReLU follows.
+    """Return (vectors (F, D), F ≤ R, how many of them, the first ones, are certified) of a layer that no ReLU follows.
 
     rows: (R, D + 1), an orthonormal basis of the update [ΔW | Δb], or of ΔW with the sums of the rows behind: the last
     entry of a point gives a vertex its scale. Zeros certify a vertex that is pinned; the others are those that stay
@@ -82,7 +82,7 @@ def cone_vectors(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, int]
 def _nonnegative_vertices(
     rows: Tensor, found: Tensor, passes: Callable[[Tensor], bool], generator: torch.Generator
 ) -> Tensor:
-    """Those found (F, D), and further ones that pass a test. An objective orthogonal to everything found is zero
+    """Return those found (F, D), and further ones that pass a test. An objective orthogonal to everything found is zero
     there, so that its minimum is another vertex."""
     barren = 0
     while len(found) < len(rows) and barren < CONE.barren:
@@ -122,7 +122,7 @@ class _Peeling:
                     break
 
     def rows_beside(self, but: int | None = None) -> Tensor:
-        """(R − k, D + 1), orthonormal: the row space without the k images whose signals are known, that `but` aside."""
+        """Return the row space (R − k, D + 1), orthonormal, without the k images of known signals, `but` aside."""
         known = self._known(but)
         if not len(known):
             return self.factors.rows
@@ -130,7 +130,7 @@ class _Peeling:
         return torch.linalg.svd(_peeled(self.factors, known), full_matrices=False)[2][:left]
 
     def _takes(self, vertex: Tensor, rows: Tensor, lone: list[int]) -> bool:
-        """Whether a vertex (D,) of the row space (k, D + 1) brings a signal or an image that was not known."""
+        """Return whether a vertex (D,) of the row space (k, D + 1) brings a signal or an image that was not known."""
         pinned, known, size = _is_pinned(rows.T, vertex), self._known(), len(self.factors.values)
         certified = pinned and _is_nonnegative(vertex) and self.is_pinned_unpeeled(vertex)
         surplus = CONE.surplus[0 if pinned else 1] if len(rows) > 1 else -size
@@ -153,11 +153,11 @@ class _Peeling:
         return True
 
     def is_pinned_unpeeled(self, vertex: Tensor) -> bool:
-        """Whether the zeros of a vertex (D,) tell it in the whole row space, too, where noise is least."""
+        """Return whether the zeros of a vertex (D,) tell it in the whole row space, too, where noise is least."""
         return _left_by_zeros(self.factors.rows.T, vertex) < CONE.null_unpeeled
 
     def _signal_among_others(self, number: int) -> Tensor | None:
-        """The signal (R,) of a vertex, in the columns that are left without the other vertices that zeros certify."""
+        """Return the signal (R,) of a vertex, in the columns left without the other vertices that zeros certify."""
         others = [h for i, h in enumerate(self.vertices) if self.pinned[i] and i != number]
         columns = _columns_beside(self.factors, _stacked(others, len(self.vertices[number]), self.factors))
         silent = silent_signals(self.factors, self.layer, self.vertices[number], CONE.surplus[1], columns)
@@ -165,7 +165,7 @@ class _Peeling:
         return silent[0] if len(silent) == 1 else None
 
     def _known(self, but: int | None = None) -> Tensor:
-        """The known signals (k, R), that of `but` aside."""
+        """Return the known signals (k, R), that of `but` aside."""
         known = [signal for i, signal in enumerate(self.signals) if signal is not None and i != but]
         return _stacked(known, len(self.factors.values), self.factors)
 
@@ -183,8 +183,8 @@ def _stacked(parts: list[Tensor], size: int, factors: UpdateFactors) -> Tensor:
 def silent_signals(
     factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int, columns: Tensor | None = None
 ) -> Tensor:
-    """The vectors (k, R), orthonormal and in the coordinates of `factors.left`, of the update's column space that
-    vanish at the units that features (D,) shut; k is 0 where these are not so many more than R.
+    """Return the vectors (k, R), orthonormal and in the coordinates of `factors.left`, of the update's column space
+    that vanish at the units that features (D,) shut; k is 0 where these are not so many more than R.
 
     columns: (R, C), an orthonormal basis of a part of that space, in which they are sought: there k is 0, too, where
     the next vector vanishes nearly as well, as noise grows with every image that is taken out.
@@ -209,13 +209,13 @@ def silent_signals(
 
 
 def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
-    """(W,) bool: the units that moved and that features (D,) shut beyond rounding."""
+    """Return which units moved and are shut by features (D,) beyond rounding, (W,) bool."""
     fed = layer[:, :-1] @ features + layer[:, -1]
     return (fed < -CONE.rounding * fed.square().mean().sqrt()) & (factors.left.abs().amax(1) > SMALLEST_VALUE)
 
 
 def _contradicted(factors: UpdateFactors, layer: Tensor, features: Tensor, signal: Tensor) -> float:
-    """The share of a signal (R,) that lies on units that features (D,) shut."""
+    """Return the share of a signal (R,) that lies on units that features (D,) shut."""
     return float((factors.left[_shut(factors, layer, features)] @ signal).norm())
 
 
@@ -224,8 +224,8 @@ def _is_nonnegative(features: Tensor) -> bool:
 
 
 def _beside(silent: Tensor, known: Tensor) -> Tensor:
-    """What the span of silent signals (k, R), orthonormal ones, has beside those known (F, R) that lie in it: an
-    orthonormal basis."""
+    """Return an orthonormal basis of what the span of orthonormal silent signals (k, R) has beside the known ones (F,
+    R) that lie in it."""
     known = known[(known @ silent.T).norm(dim=1) > 1 - CONE.silent_share]
     if not len(known) or not len(silent):
         return silent
@@ -235,14 +235,15 @@ def _beside(silent: Tensor, known: Tensor) -> Tensor:
 
 
 def _peeled(factors: UpdateFactors, known: Tensor) -> Tensor:
-    """The update (R, D + 1), in the coordinates of `factors.left`, without known signals (F, R)."""
+    """Return the update (R, D + 1), in the coordinates of `factors.left`, without known signals (F, R)."""
     update = factors.values[:, None] * factors.rows
     away = torch.linalg.qr(known.T)[0]
     return update - away @ (away.T @ update)
 
 
 def _columns_beside(factors: UpdateFactors, features: Tensor) -> Tensor:
-    """(R, R − F), orthonormal: the update's columns, in the coordinates of `factors.left`, without features (F, D)."""
+    """Return orthonormal columns (R, R − F) of the update in the coordinates of `factors.left`, without features (F,
+    D)."""
     points = torch.nn.functional.pad(features, (0, 1), value=1.0) @ factors.rows.T
     away = torch.linalg.qr(points.T)[0]
     update = factors.values[:, None] * (torch.eye(len(points.T)).to(points) - away @ away.T)
@@ -250,8 +251,8 @@ def _columns_beside(factors: UpdateFactors, features: Tensor) -> Tensor:
 
 
 def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterator[Tensor]:
-    """The vertices (D,) that reweighting passes from a random objective that is zero at those found (F, D), the ones
-    with more zeros later.
+    """Yield the vertices (D,) that reweighting passes from a random objective that is zero at those found (F, D), the
+    ones with more zeros later.
 
     rows: (R, D + 1), an orthonormal basis of points [h; 1], whose last entry gives a vertex its scale.
     """
@@ -272,7 +273,7 @@ def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterat
 
 
 def _solved(basis: np.ndarray, objective: np.ndarray) -> np.ndarray | None:
-    """The point [h; 1] (D + 1,), up to scale, of the polytope of a basis (D + 1, R) at which an objective (R,) is
+    """Find the point [h; 1] (D + 1,), up to scale, of the polytope of a basis (D + 1, R) at which an objective (R,) is
     smallest; None where rounding leaves nothing of the polytope."""
     from scipy.optimize import linprog  # a third of a second, which few attacks need
 
@@ -291,8 +292,8 @@ def _solved(basis: np.ndarray, objective: np.ndarray) -> np.ndarray | None:
 
 
 def _sharpened(basis: Tensor, vertex: Tensor) -> Tensor:
-    """The h (D,) near a vertex (D,) whose zeros are sharpest among the points [h; 1] of a basis (D + 1, R): a minimum
-    of Σ log(h² + ε²) as ε falls, by reweighted least squares."""
+    """Find the h (D,) near a vertex (D,) whose zeros are sharpest among the points [h; 1] of a basis (D + 1, R): a
+    minimum of Σ log(h² + ε²) as ε falls, by reweighted least squares."""
     for sharpness in CONE.sharpness:
         weights = 1 / (vertex.square() + (sharpness * vertex.max()).square())
         gram = basis[:-1].T * weights @ basis[:-1]
@@ -305,8 +306,8 @@ def _sharpened(basis: Tensor, vertex: Tensor) -> Tensor:
 
 
 def _is_pinned(basis: Tensor, vertex: Tensor) -> bool:
-    """Whether the zeros of a vertex (D,) alone tell it from the other points of a basis (D + 1, R), and none of the
-    zeros is needed for it: a mixture of vertices is one by no more zeros than it takes."""
+    """Return whether the zeros of a vertex (D,) alone tell it from the other points of a basis (D + 1, R), and none of
+    the zeros is needed for it: a mixture of vertices is one by no more zeros than it takes."""
     zeros = _zeros(basis, vertex)
     if len(zeros) <= zeros.shape[1] or zeros.shape[1] == 1:
         return zeros.shape[1] == 1
@@ -315,7 +316,7 @@ def _is_pinned(basis: Tensor, vertex: Tensor) -> bool:
 
 
 def _left_without_one(basis: Tensor, vertex: Tensor) -> float:
-    """What the zeros of a vertex (D,) leave of it, as `_left_by_zeros`, without the one that tells most of it."""
+    """Compute what the zeros of a vertex (D,) leave of it, as `_left_by_zeros`, without the one that tells most."""
     zeros = _zeros(basis, vertex)
     if len(zeros) <= zeros.shape[1] or zeros.shape[1] == 1:
         return 1.0 if zeros.shape[1] > 1 else 0.0
@@ -324,11 +325,11 @@ def _left_without_one(basis: Tensor, vertex: Tensor) -> float:
 
 
 def _left_by_zeros(basis: Tensor, vertex: Tensor) -> float:
-    """What the entries that are zero in a vertex (D,) leave of it, of what they leave of any other point of a basis."""
+    """Compute what a vertex's zeros leave of it (D,), over the least that they leave of a basis's other points."""
     values = torch.linalg.svdvals(_zeros(basis, vertex))
     return float(values[-1] / values[-2]) if len(values) == basis.shape[1] > 1 else 1.0
 
 
 def _zeros(basis: Tensor, vertex: Tensor) -> Tensor:
-    """The rows of a basis (D + 1, R) at which a vertex (D,) looks zero."""
+    """Return the rows of a basis (D + 1, R) at which a vertex (D,) looks zero."""
     return basis[:-1][vertex.abs() <= CONE.zero * vertex.max()]

@@ -51,19 +51,19 @@ class PixelTest:
     pixel_range: tuple[Tensor, Tensor] | None = None
 
     def points(self, images: Tensor) -> Tensor:
-        """The g = [h; 1] (M, D + 1) of images (M, C, H, W)."""
+        """Return the g = [h; 1] (M, D + 1) of images (M, C, H, W)."""
         h = self.network.features(self.state, images)
         return torch.cat([h, h.new_ones(len(h), 1)], 1)
 
     def residual(self, images: Tensor, rank: int, found: Tensor | None = None) -> Tensor:
-        """ρ (M,) against the `rank` leading rows, deflated by the orthonormal rows `found` (F, D + 1) where given."""
+        """Return ρ (M,) against the `rank` leading rows, deflated by orthonormal rows `found` (F, D + 1) if given."""
         g = self.points(images)
         size = g.square().sum(1)
         missed = outside(g, self.rows[:rank]).square().sum(1)
         return missed / (size if found is None else outside(g, found).square().sum(1) + SEARCH.deflation_floor * size)
 
     def expected_error(self, image: Tensor, typical: float) -> float:
-        """E / `typical` of an image (C, H, W) at rest: what of it its features leave open.
+        """Return E / `typical` of an image (C, H, W) at rest: what of it its features leave open.
 
         With n pixels, r = g − P g, and s_j the singular values of r's derivative by the pixels,
 
@@ -86,12 +86,12 @@ class PixelTest:
         return float((rest.square().sum() / spare / squares).clamp_max(least).sum().sqrt()) / typical
 
     def polish(self, images: Tensor, rank: int, descent: Descent, found: Tensor | None = None) -> Tensor:
-        """The images (M, C, H, W) after descent of `loss`."""
+        """Return the images (M, C, H, W) after descent of `loss`."""
         return descend_pixels(lambda x: self.loss(x, rank, found), images, descent)
 
     def loss(self, images: Tensor, rank: int, found: Tensor | None = None) -> Tensor:
-        """log ρ + log(1 + weight · prior) (M,), ρ as `residual` has it; the prior says how rough images are and how far
-        outside the range of pixels."""
+        """Return log ρ + log(1 + weight · prior) (M,), ρ as `residual` has it; the prior says how rough images are and
+        how far outside the range of pixels."""
         value = (self.residual(images, rank, found) + INVERSION.tiny).log()
         prior = INVERSION.prior_roughness * roughness(images)
         if self.pixel_range is not None:
@@ -103,8 +103,8 @@ class PixelTest:
 def invert_features(
     network: FeatureNetwork, state: State, features: Tensor, images: Tensor, descent: Descent, blur: float
 ) -> Tensor:
-    """Images (M, C, H, W) whose features at the parameters `state` are those given (M, D), from starting images. blur:
-    weight of the roughness beside ‖h(x) − h‖² / ‖h‖²."""
+    """Find images (M, C, H, W) whose features at the parameters `state` are those given (M, D), from starting images.
+    blur: weight of the roughness beside ‖h(x) − h‖² / ‖h‖²."""
     size = features.square().sum(1)
 
     def loss(x: Tensor) -> Tensor:
@@ -115,12 +115,12 @@ def invert_features(
 
 
 def roughness(images: Tensor) -> Tensor:
-    """The mean squared difference of horizontal and of vertical neighbours, added up: (M,)."""
+    """Return the mean squared difference of horizontal and of vertical neighbours, added up: (M,)."""
     return sum((images.diff(dim=axis).square().flatten(1).mean(1) for axis in (2, 3)), images.new_zeros(len(images)))
 
 
 def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: Descent) -> Tensor:
-    """Adam on a loss (M,) of images (M, C, H, W) on a half cosine; every image's gradient is scaled to length 1."""
+    """Minimize a loss (M,) of images (M, C, H, W) by Adam on a half cosine, each image's gradient of length 1."""
     derived = with_gradient(loss)
 
     def of_length_one(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ class Momentum(NamedTuple):
 
     @classmethod
     def of(cls, factor: float, steps: float) -> "Momentum":
-        """The momentum with which the first of so many steps counts `factor` times: from 0 (once) to 1 (T times)."""
+        """Return the momentum with which the first of so many steps counts `factor` times: 0 (once) to 1 (T times)."""
         if factor <= 1 or factor >= steps:
             return cls(float(factor > 1), steps)
         most = 1 - 1e-9  # there the sum is T to nine digits
@@ -151,7 +151,7 @@ class Momentum(NamedTuple):
         return cls(brentq(lambda value: (1 - value**steps) / (1 - value) - factor, 0.0, most), steps)
 
     def weight(self, step: int) -> float:
-        """c_t: by how many learning rates the gradient of step t, counted from 0, moves the last parameters."""
+        """Return c_t: by how many learning rates the gradient of step t, counted from 0, moves the last parameters."""
         left = max(self.steps - step, 1.0)
         return left if self.value == 1 else (1 - self.value**left) / (1 - self.value)
 
@@ -160,20 +160,20 @@ NO_MOMENTUM = Momentum()
 
 
 def moved(state: State, along: State, by: Tensor | float) -> State:
-    """`state` with `by` times `along` added to the parameters that `along` names."""
+    """Return `state` with `by` times `along` added to the parameters that `along` names."""
     return {**state, **{name: state[name] + by * value for name, value in along.items()}}
 
 
 def next_state(states: list[State], step: State, momentum: Momentum) -> State:
-    """θ_{t+1} from [θ_0, …, θ_t], the parameters before every step so far, and s_t by the names of those that moved."""
+    """Return θ_{t+1} from [θ_0, …, θ_t], the parameters before each step, and s_t of those that moved, by name."""
     t, now = len(states) - 1, states[-1]
     carried = {name: now[name] - states[-2][name] for name in step} if t else step
     return moved(moved(now, step, 1 / momentum.weight(t)), carried, momentum.value if t else 0.0)
 
 
 def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) -> tuple[Tensor, float]:
-    """(images (M, C, H, W), c_0) that minimize ρ at θ_0 + s_0 / c_0 together, from rough images and a factor, by Adam
-    on both. search: the test of images at θ_0. step: s_0, by the names of the parameters that moved."""
+    """Return (images (M, C, H, W), c_0) that minimize ρ at θ_0 + s_0 / c_0 together, from rough images and a factor, by
+    Adam on both. search: the test of images at θ_0. step: s_0, by the names of the parameters that moved."""
     images, log_factor = images.detach().clone(), torch.tensor(factor).to(images).log()
     variables = (images.requires_grad_(), log_factor.requires_grad_())
 

@@ -80,8 +80,8 @@ class FeatureSearch:
         return self.update.count - len(self.found.images)
 
     def run(self, generator: torch.Generator, progress: Progress) -> None:
-        """Passes at the initial parameters and, where single steps can be told, at those after every step, until all
-        images are found, or three passes in a row brought nothing and momentum is no reason for that."""
+        """Make passes at the initial parameters and, where single steps can be told, at those after every step, until
+        all images are found, or three passes in a row brought nothing and momentum is no reason for that."""
         passes = self.options.rounds
         for done in range(passes):
             progress(done, passes, self.bounds.gradient)
@@ -94,30 +94,31 @@ class FeatureSearch:
         progress(passes, passes, self.bounds.gradient)
 
     def points(self) -> Tensor:
-        """[h; 1] of all images found, (F, D + 1), each at the parameters of its step."""
+        """Return [h; 1] of all images found, (F, D + 1), each at the parameters of its step."""
         with torch.no_grad():
             steps = [(state, self.found.at(self.found.step == i)) for i, state in enumerate(self.states)]
             return torch.cat([self.update.pixels(state).points(found.images) for state, found in steps])
 
     def _change_step(self, new: bool) -> None:
-        """On to where this step led if it has new images; back if it has none, as the one before is then incomplete."""
+        """Go on to where this step led if it has new images; back if it has none, as the one before is incomplete."""
         if new and self.update.factors.exact:
             self._enter(next_state(self.states[: self.step + 1], self._taken(), self.momentum))
         elif self.step and not bool((self.found.step == self.step).any()):
             self.step -= 1
 
     def _taken(self) -> State:
-        """What the images of the current step add to the last parameters (s_t of `feature_space.inversion`)."""
+        """Compute what the images of the current step add to the last parameters (s_t of `feature_space.inversion`)."""
         update, here = self.update, self.found.at(self.found.step == self.step)
         return step_of(update.network, self.state, update.trained, here.images, here.duals)
 
     def _enter(self, state: State) -> None:
-        """On to the next step, which starts from `state`."""
+        """Go on to the next step, which starts from `state`."""
         self.states[self.step + 1 :] = [state]
         self.step += 1
 
     def _find_momentum(self, generator: torch.Generator) -> bool:
-        """Whether momentum leads from the first step to one with images, where a plain one did not; they are added."""
+        """Add the images to which momentum leads from the first step if a plain one led to none; return whether it
+        does."""
         self.step, first = 0, len(self.found.images)
         if not (self.update.factors.exact and first and bool((self.found.step == 0).all())):
             return False
@@ -137,7 +138,7 @@ class FeatureSearch:
         return False
 
     def _accept(self, images: Tensor, generator: torch.Generator) -> bool:
-        """Whether some of the images (M, C, H, W) pass the tests at the current step; they are added."""
+        """Add those of the images (M, C, H, W) that pass the current step's tests; return whether any do."""
         known = self.found.images
         images = images[are_apart(images.flatten(1), known.flatten(1))]
         together = torch.cat([known, images])
@@ -165,8 +166,9 @@ class FeatureSearch:
         return bool(kept.any())
 
     def _determined(self, images: Tensor) -> Tensor:
-        """Whether no other images have the features of these (M, C, H, W), (M,) bool. Without a second layer that tests
-        features, and without single steps, decoys that are as wrong as the images would be all that speaks for them."""
+        """Return whether no other images have the features of these (M, C, H, W), (M,) bool. Without a second layer
+        that tests features, and without single steps, decoys that are as wrong as the images would alone speak for
+        them."""
         with torch.no_grad():
             active = (self.update.network.features(self.state, images) != 0).sum(1)
         pixels = math.prod(self.update.shape)
@@ -182,14 +184,14 @@ class FeatureSearch:
         return kept
 
     def beside(self) -> Tensor:
-        """The images (H, C, H, W) that were judged and not accepted, lowest λ first, distinct, two for each at most."""
+        """Return the images (H, C, H, W) judged and not accepted, lowest λ first, distinct, two for each at most."""
         found = self.found.images
         images = self.held.images[self.held.gradient.argsort(stable=True)]
         room = max(0, int(ACCEPTANCE.held_per_image * self.update.count) - len(found))
         return images[beside(found.flatten(1), images.flatten(1))][:room]
 
     def _candidates(self, generator: torch.Generator) -> Tensor:
-        """Distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""
+        """Return distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""
         update, pixels, found = self.update, self.pixels, self.found.images
         number = int(FEATURE.inverted_per_missing * self.missing) + FEATURE.inverted_besides
         features = None if update.test is None else self.feature_vectors(update.test, generator)[:number]
@@ -207,7 +209,7 @@ class FeatureSearch:
         return _polished(pixels, images, len(update.rows), INVERSION.last_polish) if len(images) else images
 
     def _judged(self, images: Tensor) -> FoundImages:
-        """The images (M, C, H, W) with their duals, ρ and λ at the parameters before the current step."""
+        """Return the images (M, C, H, W) with their duals, ρ and λ at the parameters before the current step."""
         jacobian = output_jacobian(self.update.network, self.state, images)
         with torch.no_grad():
             points, residual = self.pixels.points(images), self.pixels.residual(images, len(self.update.rows))
@@ -215,7 +217,7 @@ class FeatureSearch:
         return FoundImages(images, duals, residual, gradient, torch.full_like(residual, self.step, dtype=torch.long))
 
     def feature_vectors(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        """Feature vectors (M, D) in the first layer's span with low ρ of the second's rows (k, W + 1), best first."""
+        """Find features (M, D) in the first layer's span of low ρ by the second's rows (k, W + 1), best first."""
         update, network, found = self.update, self.update.network, self.found.images
         first = layer_update(self.state, network.layers[0])
         assert network.activation is not None
@@ -236,7 +238,7 @@ class FeatureSearch:
         return pool[are_apart(normalize(pool), normalize(known))]
 
     def _minima(self, test: SpanTest, rows: Tensor, deflated: Tensor, generator: torch.Generator) -> Tensor:
-        """Minima (M, D) of ρ in the span of some rows, from random starts; those features (F, D) are deflated."""
+        """Find minima (M, D) of ρ in the span of some rows, from random starts; those features (F, D) are deflated."""
         rate, steps = self.options.learning_rate, self.options.steps + self.options.settle
         span = AffineSpan.of(rows, generator)
         problem = FeatureProblem.of(SpanProblem.of(test, span), span, self.update.network.nonnegative)
@@ -251,7 +253,7 @@ class FeatureSearch:
 
 
 def are_apart(points: Tensor, known: Tensor) -> Tensor:
-    """Which points (M, n) lie farther from every known one (F, n) than a tenth of the median distance: (M,) bool."""
+    """Return which points (M, n) lie farther from known ones (F, n) than a tenth of the median distance: (M,) bool."""
     if not len(known) or not len(points):
         return torch.ones(len(points), dtype=torch.bool, device=points.device)
     nearest = torch.cdist(points, known).min(1).values
@@ -259,7 +261,7 @@ def are_apart(points: Tensor, known: Tensor) -> Tensor:
 
 
 def _polished(pixels: PixelTest, images: Tensor, rank: int, descent: Descent) -> Tensor:
-    """The images (M, C, H, W) polished at a rank, distinct and lowest ρ first, but for those without hope."""
+    """Return the images (M, C, H, W) polished at a rank, distinct and lowest ρ first, but for those without hope."""
     images = pixels.polish(images, rank, descent)
     residual, order = pixels.residual(images, rank).sort(stable=True)
     if not len(residual):

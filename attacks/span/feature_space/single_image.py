@@ -154,15 +154,15 @@ class Gaussian:
 
     @classmethod
     def of(cls, drawn: Tensor) -> "Gaussian":
-        """The one with the mean and the covariance of samples (M, D)."""
+        """Make the one with the mean and the covariance of samples (M, D)."""
         variance = drawn.var(0).mean()
         ridge = SINGLE_IMAGE.ridge * variance * torch.eye(drawn.shape[1]).to(drawn)
         return cls(drawn.mean(0), torch.cholesky_inverse(torch.linalg.cholesky(drawn.T.cov() + ridge)), drawn)
 
 
 def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.Generator) -> Gaussian:
-    """A prior of photographs (C, H, W): correlations that fall exponentially with the distance, and colours near to
-    grey. length: over which they do, in widths of the image. count: of samples."""
+    """Make a prior of photographs (C, H, W): correlations that fall exponentially with the distance, and colours near
+    to grey. length: over which they do, in widths of the image. count: of samples."""
     channels, height, width = pixels.shape
     own = SINGLE_IMAGE
     rows, columns = (torch.arange(size, dtype=torch.float64) for size in (height, width))
@@ -218,7 +218,7 @@ class Posterior(NamedTuple):
 def posteriors(
     layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, count: int, generator: torch.Generator
 ) -> Iterator[Posterior]:
-    """What is known of the input after each linearization, over `count` samples."""
+    """Yield what is known of the input after each linearization, over `count` samples."""
     own, samples, shares = SINGLE_IMAGE, prior.drawn[:count], None
     is_open = observed.open
     signals = observed.signals * is_open
@@ -260,8 +260,8 @@ def posteriors(
 
 
 def _noise(left: Tensor, missed: Tensor, least: Tensor) -> Tensor:
-    """The covariance (T, T) of what is left (M, T) by chance, more where the mean squared miss shows more, and at
-    least that of rounding."""
+    """Return the covariance (T, T) of what is left (M, T) by chance, more where the mean squared miss shows more, and
+    at least that of rounding."""
     own = SINGLE_IMAGE
     noise = left.T.cov()
     diagonal = noise.diagonal()
@@ -306,8 +306,8 @@ def find_image(
     *,
     progress: Progress,
 ) -> FoundImage:
-    """The image that one step was made on, computed on the CPU. layers: the first one first. delta: the update.
-    initial: the parameters that were sent. head: the fully connected layer behind the last of the layers."""
+    """Find the image that one step was made on, on the CPU. layers: the first one first. delta: the update. initial:
+    the parameters that were sent. head: the fully connected layer behind the last of the layers."""
     weight, moved, bias = (
         part.double().cpu() for part in (initial[f"{head}.weight"], delta[f"{head}.weight"], delta[f"{head}.bias"])
     )
@@ -344,8 +344,8 @@ def find_image(
 def _maps(
     layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, generator: torch.Generator, progress: Progress
 ) -> Posterior:
-    """The posterior of least misfit. A search that did not end at the input is followed by another, which takes the
-    best mean at its word, its winners for certain, where that is near."""
+    """Return the posterior of least misfit. A search that did not end at the input is followed by another, which takes
+    the best mean at its word, its winners for certain, where that is near."""
     own = SINGLE_IMAGE
     best: Posterior | None = None
     for _ in range(own.map_searches):
@@ -369,25 +369,25 @@ def _reported(found: Iterator[Posterior], steps: int, progress: Progress) -> Ite
 
 
 def _observed(layer: PooledLayer, pooled: Tensor, variance: Tensor, signals: Tensor, update: Tensor) -> ObservedLayer:
-    """Of flat outputs, of their variances and of the signals at them, (O · P,) each."""
+    """Make the layer's observation of flat outputs, of their variances and of the signals at them, (O · P,) each."""
     shape = len(layer.weight), -1
     return ObservedLayer(pooled.view(shape), variance.view(shape), signals.view(shape), update)
 
 
 def _outputs(layer: PooledLayer, inputs: Tensor) -> Tensor:
-    """What the layer makes (M, O, P) of inputs (M, D)."""
+    """Return the outputs (M, O, P) of the layer for inputs (M, D)."""
     return layer.forward(inputs, inputs.new_zeros(len(layer.weight), len(layer.windows)))[1].clamp_min(0)
 
 
 def _like(image: Tensor, pixels: PixelSpace, generator: torch.Generator) -> Tensor:
-    """A decoy (1, C, H, W) with the mean colour and the contrast of an image."""
+    """Draw a decoy (1, C, H, W) with the mean colour and the contrast of an image."""
     decoy, color = pixels.decoys(1, generator).to(image), image.mean((2, 3), keepdim=True)
     decoy = decoy - decoy.mean((2, 3), keepdim=True)
     return pixels.inside(color + (image - color).norm() / decoy.norm() * decoy)
 
 
 def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> ObservedLayer:
-    """What the first layer would show of an image (1, C, H, W) whose features get the signals (D,)."""
+    """Return what the first layer would show of an image (1, C, H, W) whose features get the signals (D,)."""
     fed = [image.flatten()]
     for layer in layers:
         fed.append(_outputs(layer, fed[-1][None]).flatten())

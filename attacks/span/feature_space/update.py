@@ -48,7 +48,7 @@ class FeatureUpdate:
 
     @classmethod
     def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
-        """Of the first round that is not zero; without num_private, N is the rank where a gap shows it, else 0.
+        """Read the first round that is not zero; without num_private, N is the rank where a gap shows it, else 0.
 
         Raises InputError where a layer did not move.
         """
@@ -103,17 +103,17 @@ class FeatureUpdate:
         return self.ignored if self.refusal is not None else (*doubts, *self.ignored)
 
     def pixels(self, state: State) -> PixelTest:
-        """The test of images by the features they have at the parameters `state`."""
+        """Return the test of images by the features they have at the parameters `state`."""
         return PixelTest(self.network, state, self.rows, self.pixel_range)
 
     def relative_residual(self, points: Tensor) -> float:
-        """‖Δ − Δ P‖ / ‖Δ‖ of the first layer, P the projection on points (F, D + 1): least squares over all duals."""
+        """Return ‖Δ − Δ P‖ / ‖Δ‖ of the first layer, P projecting on points (F, D + 1): the least over all duals."""
         update = self.factors.left * self.factors.values @ self.factors.rows
         return float(outside(update, torch.linalg.qr(points.double().T)[0].T).norm() / update.norm())
 
 
 def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
-    """The rank above the noise, and whether a gap shows it: then the update is exactly a sum of so many summands."""
+    """Return the rank above the noise, and whether a gap shows it: then it is exactly a sum of so many."""
     found = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
     if found.has_spectral_gap or spectrum.ends_at_noise(found.count):
         return found.count, True
@@ -125,7 +125,7 @@ def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
 
 
 def _first_layer(update: Tensor) -> tuple[UpdateFactors, Tensor]:
-    """The factors of the first layer's update, and the rows (R, D + 1) on which images are polished."""
+    """Return the factors of the first layer's update, and the rows (R, D + 1) on which images are polished."""
     spectrum = Spectrum.of(update)
     rank, exact = resolved_rank(spectrum)
     last = used = rank
@@ -137,7 +137,7 @@ def _first_layer(update: Tensor) -> tuple[UpdateFactors, Tensor]:
 
 
 def _second_rows(update: Tensor, count: int) -> Tensor | None:
-    """The rows (k, W + 1) of the second layer's update that test features; None where they are too few."""
+    """Return the rows (k, W + 1) of the second layer's update that test features; None where they are too few."""
     spectrum = Spectrum.of(update)
     most = EVIDENCE.directions_of_width * update.shape[1]
     directions = int(min(EVIDENCE.directions_per_image * count, most, len(spectrum.values)))
@@ -147,7 +147,7 @@ def _second_rows(update: Tensor, count: int) -> Tensor | None:
 
 
 def _fast(network: FeatureNetwork, state: State, shape: tuple[int, int, int]) -> State:
-    """The state with kernels in the memory format in which convolutions are fastest, if the network bears that."""
+    """Return the state with kernels in the memory format of fastest convolutions, if the network bears that."""
     fast = {k: v.to(memory_format=torch.channels_last) if v.dim() == 4 else v for k, v in state.items()}
     try:
         with torch.no_grad():
@@ -179,11 +179,11 @@ class FoundImages(NamedTuple):
         return cls(images, duals.double(), nothing, nothing.double(), nothing.long())
 
     def at(self, kept: Tensor) -> "FoundImages":
-        """Those of the indices, or of the mask, `kept`."""
+        """Return those of the indices, or of the mask, `kept`."""
         return FoundImages(*(part[kept] for part in self))
 
     def join(self, other: "FoundImages") -> "FoundImages":
-        """These and those of `other`."""
+        """Return these and those of `other`."""
         return FoundImages(*map(torch.cat, zip(self, other, strict=True)))
 
 

@@ -28,9 +28,9 @@ from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
 
 
 def dead_leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Images (count, C, H, W) with a mean of 0 and a standard deviation of 1 each, on the CPU: discs that hide one
-    another, of random colours and of radii r between a pixel and half of the image with density 1 / r² (the dead
-    leaves model of natural images: Lee, Mumford and Huang 2001)."""
+    """Draw images (count, C, H, W) with a mean of 0 and a standard deviation of 1 each, on the CPU: discs that hide one
+    another, of random colours and of radii r between a pixel and half of the image with density 1 / r² (the dead leaves
+    model of natural images: Lee, Mumford and Huang 2001)."""
     channels, height, width = shape
     largest = max(height, width) / 2
     down, across = torch.arange(height)[:, None], torch.arange(width)
@@ -67,7 +67,7 @@ class MapTarget:
     cost: float = 0.0
 
     def misfit(self, images: Tensor) -> Tensor:
-        """‖maps(x) − wanted‖² / ‖wanted‖² (S · M,) of images (S · M, C, H, W): for S starts all M wanted maps."""
+        """Return ‖maps(x) − wanted‖² / ‖wanted‖² (S · M,) of images (S · M, C, H, W): S starts of all M maps."""
         wanted = self.wanted.flatten(1)
         starts = len(images) // len(wanted)
         missed = self.maps(images).flatten(1).view(starts, *wanted.shape) - wanted
@@ -105,8 +105,8 @@ def invert_maps(
     generator: torch.Generator,
     progress: Progress = silent,
 ) -> Inverted | None:
-    """Images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in one
-    batch; then as many decoys, from one start each.
+    """Find images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in
+    one batch; then as many decoys, from one start each.
 
     None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
     decoys, ends no nearer to them than their mean colours, as with random weights.
@@ -152,7 +152,7 @@ def decoys_lost(
     generator: torch.Generator,
     progress: Progress = silent,
 ) -> float:
-    """The mean of ‖x − d‖ / ‖d − its mean colour‖ of the images x that the exact maps of so many decoys d lead to."""
+    """Return the mean of ‖x − d‖ / ‖d − its mean colour‖ of images x from the exact maps of so many decoys d."""
     decoys = pixels.decoys(count, generator).to(target.wanted)
 
     def inverted(target: MapTarget) -> Tensor:
@@ -162,12 +162,12 @@ def decoys_lost(
 
 
 def shared(progress: Progress, before: int, images: int, total: int) -> Progress:
-    """The progress of one of several descents, of so many images after `before` others, in thousandths of `total`."""
+    """Return the progress of one of several descents, of so many images after `before` others, in 1/1000 of `total`."""
     return lambda done, steps, misfit: progress(round(1000 * (before + images * done / steps) / total), 1000, misfit)
 
 
 def _affordable(target: MapTarget, descent: Descent) -> Descent | None:
-    """The descent with as many steps, of three forward passes each, as are affordable; None for too few."""
+    """Return the descent with as many steps, of three forward passes each, as are affordable; None for too few."""
     images = len(target.wanted) * (MAP_INVERSION.starts + 1)
     steps = int(min(descent.steps, MAP_INVERSION.most_work / max(1.0, 3 * target.cost * images)))
     few = min(MAP_INVERSION.fewest_steps, descent.steps)
@@ -181,7 +181,8 @@ def _decoy_error(
     generator: torch.Generator,
     inverted: Callable[[MapTarget], Tensor],
 ) -> Tensor:
-    """‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise` (D,)."""
+    """Return ‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise`
+    (D,)."""
     with torch.no_grad():
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
@@ -207,11 +208,11 @@ class PixelSpace:
         return 1.0 if self.bounds is None else float((self.bounds[1] - self.bounds[0]).mean())
 
     def inside(self, images: Tensor) -> Tensor:
-        """The images (M, C, H, W) with every value moved into the bounds, where there are any."""
+        """Return the images (M, C, H, W) with every value moved into the bounds, where there are any."""
         return images if self.bounds is None else torch.minimum(torch.maximum(images, self.bounds[0]), self.bounds[1])
 
     def decoys(self, count: int, generator: torch.Generator) -> Tensor:
-        """Synthetic images (count, C, H, W) with the contrast of photographs, about the middle of the bounds."""
+        """Draw synthetic images (count, C, H, W) with the contrast of photographs, about the middle of the bounds."""
         leaves = dead_leaves(count, self.shape, generator)
         middle = torch.zeros(1, 1, 1, 1) if self.bounds is None else (self.bounds[0] + self.bounds[1]).cpu() / 2
         return middle + self.range * MAP_INVERSION.decoy_contrast * leaves
@@ -230,25 +231,25 @@ class Scales:
 
     @classmethod
     def of(cls, shape: tuple[int, int, int]) -> "Scales":
-        """Those of images (C, H, W)."""
+        """Make those of images (C, H, W)."""
         channels, height, width = shape
         count = math.ceil(math.log2(max(height, width)))
         halved = [(math.ceil(height / 2**k), math.ceil(width / 2**k)) for k in range(count, -1, -1)]
         return cls(channels, tuple(halved))
 
     def random(self, count: int, generator: torch.Generator) -> list[Tensor]:
-        """Coordinates of `count` random images, one tensor (count, C, h, w) for each size."""
+        """Draw coordinates of `count` random images, one tensor (count, C, h, w) for each size."""
         shapes = [(count, self.channels, *size) for size in self.sizes]
         return [MAP_INVERSION.start_deviation * torch.randn(shape, generator=generator) for shape in shapes]
 
     def images(self, coordinates: list[Tensor]) -> Tensor:
-        """The images (M, C, H, W) with the coordinates of every size."""
+        """Return the images (M, C, H, W) with the coordinates of every size."""
         *coarse, full = coordinates
         return sum((interpolate(part, self.sizes[-1], mode="bilinear") for part in coarse), full)
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """The mean length (M,) of the gradient over pixels, channels coupled (Blomgren and Chan 1998)."""
+    """Return the mean length (M,) of the gradient over pixels, channels coupled (Blomgren and Chan 1998)."""
     across, down = pad(images.diff(dim=3), (0, 1)), pad(images.diff(dim=2), (0, 0, 0, 1))
     return (across.square() + down.square()).sum(1).add(TINY).sqrt().mean((1, 2))
 
@@ -261,7 +262,7 @@ def _descended(
     generator: torch.Generator,
     progress: Progress,
 ) -> tuple[Tensor, Tensor]:
-    """Images (S · M, C, H, W) after Adam from S random starts for each wanted map, and their residuals."""
+    """Return images (S · M, C, H, W) after Adam from S random starts for each wanted map, and their residuals."""
     own, steps = MAP_INVERSION, descent.steps
     scales = Scales.of(pixels.shape)
     start = scales.random(starts * len(target.wanted), generator)
@@ -296,5 +297,5 @@ def _length(images: Tensor) -> Tensor:
 
 
 def _centred(images: Tensor) -> Tensor:
-    """The images without their mean colours."""
+    """Return the images without their mean colours."""
     return images - images.mean((2, 3), keepdim=True)

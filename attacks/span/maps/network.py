@@ -66,7 +66,7 @@ class MapNetwork:
     rectified: bool = False
 
     def convolution(self, name: str) -> nn.Conv2d:
-        """One of the two layers. A linear one as the convolution of single pixels that it is, without its values."""
+        """Return one of the two layers; a linear one as the 1x1 convolution that it is, without its values."""
         module = self.model.get_submodule(name)
         if isinstance(module, nn.Linear):
             return nn.Conv2d(module.in_features, module.out_features, 1, device="meta")
@@ -74,11 +74,11 @@ class MapNetwork:
         return module
 
     def maps(self, state: State, images: Tensor) -> Tensor:
-        """The maps (M, C, H, W) that the first convolution is fed for images, at the parameters `state`."""
+        """Return the maps (M, C, H, W) that the first convolution is fed for images, at the parameters `state`."""
         return _run(self.model, state, images, self.first)
 
     def between(self, state: State, maps: Tensor) -> Tensor:
-        """What the second layer is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
+        """Compute what the second layer is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
 
         Without a chain images of zeros are run up to the first convolution, where the maps replace them.
         """
@@ -92,8 +92,8 @@ class MapNetwork:
             return _run(self.model, state, image, self.second)
 
     def left_by_mixtures(self, state: State, one: Tensor, other: Tensor) -> Tensor:
-        """(M,): of the mean of two maps (M, C, H, W) each, and of a mosaic of both, the lesser share of what the second
-        layer is fed that lies, at its position, in no mixture of what it is fed for the two and for zeros.
+        """Compute, of the mean of two maps (M, C, H, W) each and of a mosaic of both, the lesser share (M,) of what the
+        second layer is fed that lies, at its position, in no mixture of what it is fed for the two and for zeros.
 
         0 where all between is affine, up to a scale of every position, or where every position is by itself: there
         mixtures, or mosaics, of private maps pass as private ones.
@@ -107,7 +107,7 @@ class MapNetwork:
         return torch.minimum(*left)
 
     def _checkered(self, device: torch.device) -> Tensor:
-        """(H, W): every other one of the squares that the first convolution moves by."""
+        """Return a mask (H, W) of every other one of the squares that the first convolution moves by."""
         rows, columns = (
             torch.arange(side, device=device) // step
             for side, step in zip(self.shape[1:], geometry(self.convolution(self.first))[3], strict=True)
@@ -115,7 +115,7 @@ class MapNetwork:
         return (rows[:, None] + columns) % 2 == 0
 
     def cost(self) -> float:
-        """Multiply-adds of the convolutions that lie between an image and its maps."""
+        """Count the multiply-adds of the convolutions that lie between an image and its maps."""
         image = random_images(self.image_shape, 1).to(next(self.model.parameters()))
         before = itertools.takewhile(lambda call: call[0] != self.first, _calls(self.model, image).items())
         layers = ((self.convolution(name).weight[0].numel(), given) for name, (_, given) in before)
@@ -133,17 +133,18 @@ class MapNetwork:
         return (self.most_rank - 1) // self.positions
 
     def unknowns(self, count: int) -> int:
-        """Of a map, if the first layer saw `count` images: the dimensions of what their patches span, at most."""
+        """Count the unknowns of a map with `count` images in the first layer: at most the dimensions their patches
+        span."""
         return min(math.prod(self.shape), self.positions * count * self.positions)
 
     def spare(self, count: int) -> int:
-        """By how many the equations of the second layer for a map exceed its unknowns, if it saw `count` images."""
+        """Return by how many the second layer's equations for a map exceed its unknowns, if it saw `count` images."""
         layer, seen = self.convolution(self.second), count * self.tested_positions
         return layer.groups * self.tested_positions * (layer.weight[0].numel() - seen) - self.unknowns(count)
 
 
 def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[MapNetwork, ...]:
-    """The pairs of layers that tell the maps of at least one image, in the order of their use."""
+    """Find the pairs of layers that tell the maps of at least one image, in the order of their use."""
     found: list[MapNetwork] = []
     image = random_images(image_shape, 1).to(next(model.parameters()))
     with evaluating(model), torch.no_grad():
@@ -175,8 +176,8 @@ class VectorLayer:
 
 
 def find_vector_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[VectorLayer, ...]:
-    """The ungrouped convolutions that are fed what a ReLU lets through and have fewer positions than `most_rank`, in
-    the order of their use."""
+    """Find the ungrouped convolutions that are fed what a ReLU lets through and have fewer positions than `most_rank`,
+    in the order of their use."""
     image, found = random_images(image_shape, 1).to(next(model.parameters())), list[VectorLayer]()
     for name, (fed, given) in _calls(model, image).items():
         module, positions = model.get_submodule(name), given.shape[2] * given.shape[3]
@@ -189,20 +190,20 @@ def find_vector_layers(model: nn.Module, image_shape: tuple[int, int, int]) -> t
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether padding is zeros, of a numeric width."""
+    """Return whether padding is zeros, of a numeric width."""
     return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 def _as_maps(layer: nn.Module, given: Tensor) -> Tensor:
-    """What a layer is fed or gives, as (N, C, H, W): a linear one has its channels last, and one row of positions."""
+    """Return what a layer is fed or gives as (N, C, H, W): a linear one has channels last, and one row of positions."""
     if not isinstance(layer, nn.Linear):
         return given
     return given.movedim(-1, 1) if given.dim() == 4 else given.movedim(-1, 1)[..., None]
 
 
 def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """(input, output), each (1, C, H, W), of every convolution that is used once, and of every such linear layer that
-    several positions pass through; by name, in the order of use."""
+    """Return (input, output), each (1, C, H, W), of every convolution that is used once, and of every such linear layer
+    that several positions pass through; by name, in the order of use."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     probe(model, image, layers, lambda *call: seen.append(call))
@@ -215,8 +216,8 @@ def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _behind(pair: MapNetwork, maps: Tensor, image: Tensor, calls: dict[str, tuple[Tensor, Tensor]]) -> list[MapNetwork]:
-    """The pairs with later layers that depend on the first one's input and on nothing else of the image, up to one that
-    can test as many images as the first holds. maps: (3, C, H, W), to try them with."""
+    """Find the pairs with later layers that depend on the first one's input and on nothing else of the image, up to one
+    that can test as many images as the first holds. maps: (3, C, H, W), to try them with."""
     maps = maps.relu() if pair.nonnegative else maps
     names = tuple(calls)
     later = names[names.index(pair.first) + 1 :]
@@ -239,8 +240,8 @@ def _behind(pair: MapNetwork, maps: Tensor, image: Tensor, calls: dict[str, tupl
 
 
 def _tells(pair: MapNetwork, maps: Tensor) -> bool:
-    """Whether the second layer tells maps from mixtures of several, and from others of the same pixels. maps: (3, C, H,
-    W), to try it with."""
+    """Return whether the second layer tells maps from mixtures of several, and from others of the same pixels. maps:
+    (3, C, H, W), to try it with."""
     first, second = pair.convolution(pair.first), pair.convolution(pair.second)
     if not _is_plain(second) or (second.groups > 1 and first.groups > 1):
         return False  # with groups in both, channels of several images pass as one image's
@@ -256,7 +257,7 @@ def _tells(pair: MapNetwork, maps: Tensor) -> bool:
 
 
 def _simplified(pair: MapNetwork, between: tuple[str, ...], maps: Tensor, fed: Tensor) -> MapNetwork:
-    """The pair with a chain, if modules in the order of their use make of `maps` what the second layer was fed."""
+    """Return the pair with a chain, if modules, in order of use, make of `maps` what the second layer was fed."""
     state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
     for rectified in (True, False):
         simple = replace(pair, chain=between, rectified=rectified)
@@ -271,8 +272,8 @@ def _simplified(pair: MapNetwork, between: tuple[str, ...], maps: Tensor, fed: T
 def _way(
     model: nn.Module, image: Tensor, names: tuple[str, ...], count: int
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    """(`names` and the modules without parts that are fed so many maps at once, what the former are fed), in the order
-    of use, as far as the network bears so many."""
+    """Return (`names` and the modules without parts that are fed so many maps at once, what the former are fed), in the
+    order of use, as far as the network bears so many."""
     seen: list[str] = []
     fed: dict[str, Tensor] = {}
 
@@ -293,12 +294,12 @@ def _way(
 
 
 def feeding(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:
-    """Within it the layer is fed `maps`, whatever reaches it."""
+    """Feed the layer `maps` within a context, whatever reaches it."""
     return watched({"": layer}, lambda name: lambda module, inputs: (maps, *inputs[1:]), before=True)
 
 
 def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
-    """What the layer called `until` is fed; nothing behind it is run."""
+    """Run the network up to the layer called `until`, and return what that is fed."""
     seen: list[Tensor] = []
 
     def stop(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -358,7 +359,7 @@ def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStat
 
 
 def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:
-    """How many batches a layer had seen before and after training; 0 and 1 if it did not return that."""
+    """Return how many batches a layer had seen before and after training; 0 and 1 if it did not return that."""
     counted = f"{layer}.num_batches_tracked"
     if counted not in initial or counted not in final:
         return 0, 1

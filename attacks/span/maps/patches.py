@@ -31,23 +31,24 @@ class PatchSpan:
 
     @classmethod
     def of(cls, layer: nn.Conv2d, rows: Tensor, size: tuple[int, int], differences: bool = False) -> "PatchSpan":
-        """rows: (G, R, D), orthonormal ones for each group, D = C / G · k · k. size: (H, W) of the layer's input."""
+        """Make the span of a layer's patches. rows: (G, R, D), orthonormal ones for each group, D = C / G · k · k.
+        size: (H, W) of the layer's input."""
         sides, ones = geometry(layer), rows.new_ones(1, 1, *size)
         filters = rows.reshape(-1, *layer.weight.shape[1:]).contiguous()
         return cls(layer, filters, F.fold(F.unfold(ones, *sides), size, *sides), differences)
 
     def to(self, dtype: torch.dtype) -> "PatchSpan":
-        """The same in another precision."""
+        """Return the same in another precision."""
         return replace(self, filters=self.filters.to(dtype), multiplicity=self.multiplicity.to(dtype))
 
     def coefficients(self, maps: Tensor) -> Tensor:
-        """⟨r, U_p F⟩ (M, G·R, H', W') for maps (M, C, H, W)."""
+        """Return ⟨r, U_p F⟩ (M, G·R, H', W') for maps (M, C, H, W)."""
         layer = self.layer
         found = F.conv2d(maps, self.filters, None, layer.stride, layer.padding, layer.dilation, layer.groups)
         return found - found.mean((2, 3), keepdim=True) if self.differences else found
 
     def share_outside(self, maps: Tensor) -> Tensor:
-        """ρ (M,): the share of the patches' squared length that lies outside the span, for maps (M, C, H, W)."""
+        """Return ρ (M,): the share of the patches' squared length that lies outside the span, for maps (M, C, H, W)."""
         size = (maps.square() * self.multiplicity).flatten(1).sum(1)
         inside = self.coefficients(maps)
         if self.differences:
@@ -55,7 +56,7 @@ class PatchSpan:
         return 1 - inside.square().flatten(1).sum(1) / size
 
     def outside(self, maps: Tensor) -> Tensor:
-        """G F (M, C, H, W) with G = Σ_p U_pᵀ (I − P) U_p, P the projection on the span; Fᵀ G F is what lies outside."""
+        """Return G F (M, C, H, W), G = Σ_p U_pᵀ (I − P) U_p, P projecting on the span; Fᵀ G F is what lies outside."""
         inside = self.coefficients(maps)
         left = self._adjoint(inside).neg_().addcmul_(maps, self.multiplicity)  # in place: maps take 100 MB and more
         if self.differences:
@@ -69,8 +70,8 @@ class PatchSpan:
         return not self.differences and bool((self.multiplicity == 1).all())
 
     def everywhere(self) -> Tensor:
-        """Every row at every position alone, (G·R·P, C·H·W): where patches are apart, an orthonormal basis of the maps
-        all of whose patches lie in the span."""
+        """Return every row at every position alone, (G·R·P, C·H·W): where patches are apart, an orthonormal basis of
+        the maps all of whose patches lie in the span."""
         channels = self.filters.shape[1] * self.layer.groups
         places = self.coefficients(self.filters.new_zeros(1, channels, *self.multiplicity.shape[2:])).shape[1:]
         alone = torch.eye(math.prod(places), dtype=self.filters.dtype, device=self.filters.device)
@@ -83,11 +84,11 @@ class PatchSpan:
         return float(self.multiplicity.max())
 
     def _mean_patch(self, maps: Tensor) -> Tensor:
-        """The mean of a map's patches, (M, C·k·k)."""
+        """Return the mean of a map's patches, (M, C·k·k)."""
         return F.unfold(maps, *geometry(self.layer)).mean(2)
 
     def _adjoint(self, coefficients: Tensor) -> Tensor:
-        """Σ_p U_pᵀ Σ_r c_rp r (M, C, H, W) of coefficients c (M, G·R, H', W')."""
+        """Return Σ_p U_pᵀ Σ_r c_rp r (M, C, H, W) of coefficients c (M, G·R, H', W')."""
         window, spread, padding, stride = geometry(self.layer)
         sides = zip(self.multiplicity.shape[2:], coefficients.shape[2:], window, spread, padding, stride, strict=True)
         # a stride leaves the last rows and columns of a map out where they fill no window
@@ -100,6 +101,6 @@ Pair = tuple[int, int]
 
 
 def geometry(layer: nn.Conv2d) -> tuple[Pair, Pair, Pair, Pair]:
-    """(kernel, dilation, padding, stride) as `unfold` and `fold` take them; no padding is called by a name here."""
+    """Return (kernel, dilation, padding, stride) as `unfold` and `fold` take them; padding has no name here."""
     pairs = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     return cast(tuple[Pair, Pair, Pair, Pair], pairs)

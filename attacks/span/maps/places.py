@@ -28,7 +28,7 @@ AROUND = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 
 
 def lengths(update: Tensor, signals: Tensor) -> Tensor | None:
-    """The lengths (F,) by which vectors are multiplied to be those that were fed; None where none fit.
+    """Find the lengths (F,) by which vectors are multiplied to be those that were fed; None where none fit.
 
     update: (W,), Σ_i δ_i, of true signals δ_i. signals: (F, W), those that go with the vectors as they are.
     """
@@ -38,7 +38,7 @@ def lengths(update: Tensor, signals: Tensor) -> Tensor | None:
 
 
 def groups(signals: Tensor, jacobians: Tensor, count: int) -> list[Tensor] | None:
-    """The indices of each image's pixels; None where their errors do not fall into so many groups of one size.
+    """Find the indices of each image's pixels; None where their errors do not fall into so many groups of one size.
 
     signals: (F, W). jacobians: (F, K, W), of the outputs by what the projection gave at the pixel's place.
     """
@@ -75,7 +75,8 @@ class Neighbours:
 
     @classmethod
     def of(cls, maps: Tensor, windows: Tensor) -> "Neighbours":
-        """maps: (M, C, h, w). windows: (M, C·k·k, P), what the depthwise convolution saw of them, as `unfold` gives."""
+        """Learn from maps (M, C, h, w) and windows (M, C·k·k, P), what the depthwise convolution saw, as `unfold`
+        gives."""
         count, channels, height, width = maps.shape
         pixels = maps.flatten(2).mT.flatten(0, 1)
         mean = pixels.mean(0)
@@ -95,20 +96,20 @@ class Neighbours:
         return cls(mean, axes, whole.mean(0), _precision(whole), beside, shaped, errors)
 
     def unlikely(self, pixels: Tensor) -> Tensor:
-        """A (P, P, P, P): entry [p, i, q, j] is what pixel i at p beside pixel j at q adds to minus twice the
+        """Return A (P, P, P, P): entry [p, i, q, j] is what pixel i at p beside pixel j at q adds to minus twice the
         log-likelihood, for pixels (P, C)."""
         codes = ((pixels - self.mean) @ self.axes)[None, :, -self.middle.shape[1] :].double() - self.middle[:, None]
         return torch.einsum("pia,paqb,qjb->piqj", codes, self.precision, codes)
 
     def parts(self, pixels: Tensor, gradients: Tensor) -> Tensor:
-        """(P, P, 5, Q): what pixel i adds to the depthwise update where pixel j lies in each direction from it, and,
-        where i = j, by itself. gradients: (P, C), by what the depthwise convolution gave."""
+        """Compute (P, P, 5, Q): what pixel i adds to the depthwise update where pixel j lies in each direction from it,
+        and, where i = j, by itself. gradients: (P, C), by what the depthwise convolution gave."""
         around, each = _with_one((pixels - self.mean) @ self.axes), self._per_window(gradients)
         return torch.einsum("ic,ja,dac->ijdc", each, around, self.weights)
 
     def noise(self, gradients: Tensor, generator: torch.Generator) -> "Whitened":
-        """Of the sum of what `parts` miss, over the pixels of all images: that of maps drawn from M. gradients:
-        (N·P, C)."""
+        """Make the noise of the sum over all images' pixels of what `parts` miss, from maps of M. gradients: (N·P,
+        C)."""
         each, places = self._per_window(gradients), self.errors.shape[1]
         drawn = list[Tensor]()
         for _ in range(PLACES.noise_draws):
@@ -131,7 +132,7 @@ class Whitened:
 
     @classmethod
     def of(cls, drawn: Tensor) -> "Whitened":
-        """From samples (S, Q) of mean zero."""
+        """Make it from samples (S, Q) of mean zero."""
         _, values, axes = torch.linalg.svd(drawn / len(drawn) ** 0.5, full_matrices=False)
         kept = PLACES.noise_axes
         rest = (drawn.square().sum() / len(drawn) - values[:kept].square().sum()) / max(1, drawn.shape[1] - kept)
@@ -139,7 +140,7 @@ class Whitened:
         return cls(axes[:kept], (values[:kept].square() + floor.square()).sqrt(), floor)
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """Vectors (…, Q) in units of the noise, (…, B + Q)."""
+        """Return vectors (…, Q) in units of the noise, (…, B + Q)."""
         along = vectors @ self.axes.T
         return torch.cat([along / self.sizes, (vectors - along @ self.axes) / self.floor], -1)
 
@@ -166,7 +167,7 @@ class Arranged:
 def arrange(
     neighbours: Neighbours, pixels: Tensor, gradients: Tensor, update: Tensor, generator: torch.Generator
 ) -> Arranged:
-    """Where the pixels (N, P, C) of N images lie. gradients: (N, P, C), by what the depthwise convolution gave.
+    """Find where the pixels (N, P, C) of N images lie. gradients: (N, P, C), by what the depthwise convolution gave.
     update: (C·k·k,), Σ g X, the negative of its update over the learning rate that the gradients have, too."""
     white = neighbours.noise(gradients.flatten(0, 1), generator)
     # in float64: swaps are compared by small differences of large sums, and the search has to end
@@ -196,7 +197,7 @@ class _Evidence:
         self.gram = {(n, m): parts[n] @ parts[m].T for n in count for m in count if n <= m}
 
     def likely_maps(self, n: int, generator: torch.Generator) -> Tensor:
-        """The arrangements (R, P) of image n that A likes best, from random ones by swaps."""
+        """Find the arrangements (R, P) of image n that A likes best, from random ones by swaps."""
         places = len(self.beside[0])
         found = torch.stack([torch.randperm(places, generator=generator) for _ in range(PLACES.starts)])
         values = self._of_map(n, found)
@@ -211,7 +212,7 @@ class _Evidence:
         return found[self._of_map(n, found).argsort(descending=True, stable=True)[: PLACES.kept]]
 
     def climbed(self, places: list[Tensor], tops: list[Tensor]) -> list[Tensor]:
-        """Better arrangements of all images, one swap, or one of `tops`, of one image at a time."""
+        """Find better arrangements of all images, one swap, or one of `tops`, of one image at a time."""
         places, better = list(places), True
         while better:
             better = False
@@ -223,12 +224,12 @@ class _Evidence:
         return places
 
     def value(self, places: list[Tensor]) -> float:
-        """A + B of one arrangement of every image, up to a constant."""
+        """Return A + B of one arrangement of every image, up to a constant."""
         maps = sum(float(self._of_map(n, own[None])) for n, own in enumerate(places))
         return maps - len(self.update) / 2 * self.misfit(places)
 
     def values(self, n: int, tried: Tensor, places: list[Tensor], tempered: bool = False) -> Tensor:
-        """A + B (R,) where image n is arranged in ways (R, P) and the others are as they are, up to a constant.
+        """Return A + B (R,) where image n is arranged in ways (R, P) and the others are as they are, up to a constant.
 
         tempered: each over what it leaves of `places` in units of its noise, if that is more than 1: images are not
         quite as those of nobody.
@@ -243,11 +244,11 @@ class _Evidence:
         return self._of_map(n, tried) / max(1, heat[0]) + (pull[own].sum(1) - among / 2) / max(1, heat[1])
 
     def _unlikeliness(self, n: int, own: Tensor) -> float:
-        """-2 A of an arrangement (P,) over the number of coordinates of a map."""
+        """Return -2 A of an arrangement (P,) over the number of coordinates of a map."""
         return -2 * float(self._of_map(n, own[None])) / self.axes
 
     def misfit(self, places: list[Tensor]) -> float:
-        """The mean square of what is left of the update, in units of the noise."""
+        """Return the mean square of what is left of the update, in units of the noise."""
         own = [self._indices(one[None])[0] for one in places]
         explained = sum(float(self.pull[n][one].sum()) for n, one in enumerate(own))
         both = sum(
@@ -259,13 +260,14 @@ class _Evidence:
         return self.gram[n, m] if n <= m else self.gram[m, n].T
 
     def _of_map(self, n: int, tried: Tensor) -> Tensor:
-        """A (…,) of arrangements (…, P)."""
+        """Return A (…,) of arrangements (…, P)."""
         size = tried.shape[-1]
         own = torch.arange(size) * size + tried
         return -self.unlikely[n].reshape(-1)[own[..., :, None] * size**2 + own[..., None, :]].sum((-1, -2)) / 2
 
     def _indices(self, tried: Tensor) -> Tensor:
-        """Of the parts that arrangements (R, P) are made of, (R, all pairs of places beside one another)."""
+        """Return the indices of the parts that arrangements (R, P) are made of (R, all pairs of neighbouring
+        places)."""
         size, own = tried.shape[1], list[Tensor]()
         for direction, beside in enumerate(self.beside):
             here, there = beside.nonzero().T
@@ -274,7 +276,7 @@ class _Evidence:
 
 
 def _swapped(places: Tensor) -> Tensor:
-    """Arrangements (R, P) with every two pixels swapped, (R, P (P − 1) / 2, P)."""
+    """Return arrangements (R, P) with every two pixels swapped, (R, P (P − 1) / 2, P)."""
     one, two = torch.triu_indices(places.shape[1], places.shape[1], 1)
     found, rows = places[:, None].repeat(1, len(one), 1), torch.arange(len(one))
     found[:, rows, one], found[:, rows, two] = places[:, two], places[:, one]
@@ -282,7 +284,7 @@ def _swapped(places: Tensor) -> Tensor:
 
 
 def _beside(height: int, width: int) -> Tensor:
-    """(5, P, P): 1 where the second place lies in that direction of the first."""
+    """Return (5, P, P): 1 where the second place lies in that direction of the first."""
     places = torch.arange(height * width)
     row, column, found = places // width, places % width, list[Tensor]()
     for down, right in AROUND:
@@ -296,7 +298,7 @@ def _with_one(codes: Tensor) -> Tensor:
 
 
 def _precision(whole: Tensor) -> Tensor:
-    """(P, a, P, a), the inverse covariance of maps (M, P, a), in part shrunk to that of places by themselves."""
+    """Compute the inverse covariance (P, a, P, a) of maps (M, P, a), in part shrunk to that of places by themselves."""
     count, places, axes = whole.shape
     flat = (whole - whole.mean(0)).flatten(1)
     covariance = flat.T @ flat / count

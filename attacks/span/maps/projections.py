@@ -37,8 +37,8 @@ class Projection:
     image_shape: tuple[int, int, int]
 
     def neighbours(self, state: State, decoys: Tensor) -> tuple[Neighbours, Tensor] | None:
-        """What images of nobody (M, C, H, W) tell, and the slopes (C,) of maps by what the depthwise convolution gave;
-        None where a map is not a line in that, and zero, as a ReLU makes it, or where all that takes too much memory.
+        """Learn what images of nobody (M, C, H, W) tell, and the slopes (C,) of maps by what the depthwise one gave;
+        None where a map is not a line in that, and zero, as a ReLU makes it, or where that takes too much memory.
         """
         depthwise = self.model.get_submodule(self.depthwise)
         assert isinstance(depthwise, nn.Conv2d)
@@ -60,8 +60,8 @@ class Projection:
         return Neighbours.of(maps, windows.view(len(maps), -1, windows.shape[2])), slopes
 
     def jacobians(self, state: State, pixels: Tensor) -> Tensor | None:
-        """(F, K, W), of the outputs by what the projection gives at one place of a map with pixel (F, C) there; None
-        where they depend on the pixels at other places, or on a way around the projection."""
+        """Compute the Jacobians (F, K, W) of the outputs by what the projection gives at one place of a map with pixel
+        (F, C) there; None where they depend on the pixels at other places, or on a way around the projection."""
         places = math.prod(self.size)
         mixed = torch.arange(places) % len(pixels)
         maps = pixels[:, :, None, None].expand(-1, -1, *self.size)
@@ -76,7 +76,7 @@ class Projection:
         return torch.stack(rows, 1)[:-1, :, :, 0, 0].cpu()
 
     def _outputs(self, state: State, maps: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-        """What the projection gives for maps (F, C, h, w), and the network's outputs (F, K) as a function of that."""
+        """Return what the projection gives for maps (F, C, h, w), and the network's outputs (F, K) as its function."""
         seen: list[Tensor] = []
 
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Projection:
 
 
 def find_projection(model: nn.Module, image_shape: tuple[int, int, int], layer: VectorLayer) -> Projection | None:
-    """The layer, if it is 1x1 and the convolution in front of it is a depthwise one that makes its maps."""
+    """Return the layer, if it is 1x1 and the convolution in front of it is a depthwise one that makes its maps."""
     calls: list[tuple[str, Tensor, Tensor]] = []
     kinds = (nn.Conv2d, nn.BatchNorm2d)
     watching = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
@@ -129,8 +129,8 @@ class Together:
 def put_together(
     projection: Projection, states: tuple[State, State], vectors: Tensor, decoys: Tensor, generator: torch.Generator
 ) -> Together | str:
-    """The maps of N images, or why there are none. states: sent and returned. vectors: (N·P, C), all that the
-    projection was fed in one step, their lengths unknown where it has no bias."""
+    """Put together the maps of N images, or say why there are none. states: sent and returned. vectors: (N·P, C), all
+    that the projection was fed in one step, their lengths unknown where it has no bias."""
     sent, returned = (cast_state(state, torch.device("cpu"), torch.float32) for state in states)
     delta = {name: returned[name] - sent[name] for name in sent if sent[name].is_floating_point()}
     pixels = vectors.cpu().float()
@@ -163,7 +163,7 @@ def put_together(
 
 
 def _lengths(projection: Projection, sent: State, delta: State, signals: Tensor) -> Tensor | None:
-    """The lengths of pixels by the bias of the BatchNorm behind, in inference mode."""
+    """Find the lengths of pixels by the bias of the BatchNorm behind, in inference mode."""
     if projection.norm is None or f"{projection.norm}.bias" not in delta:
         return None
     norm = projection.model.get_submodule(projection.norm)
@@ -173,7 +173,7 @@ def _lengths(projection: Projection, sent: State, delta: State, signals: Tensor)
 
 
 def _slopes(given: Tensor, maps: Tensor) -> Tensor | None:
-    """(C,), so that each entry of maps (C, S) is either 0 or a line in `given` (C, S) of that slope; else None."""
+    """Find slopes (C,), so that each entry of maps (C, S) is 0 or a line in `given` (C, S) of that slope; else None."""
     active = (maps > 0).to(given)
     number = active.sum(1, keepdim=True).clamp_min(1)
     centred = (given - (active * given).sum(1, keepdim=True) / number) * active

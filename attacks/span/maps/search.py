@@ -145,8 +145,8 @@ def lowered(
     penalty: Callable[[Tensor], Tensor],
     progress: Progress,
 ) -> Tensor:
-    """What descent in the candidates' kernel makes of `maps` (M, C, H, W): the distinct ones, by rising ρ. penalty:
-    (M,) of maps, which is added to ρ on the way."""
+    """Lower ρ of `maps` (M, C, H, W) by descent in the candidates' kernel; return the distinct ones, by rising ρ.
+    penalty: (M,) of maps, which is added to ρ on the way."""
     basis = candidates.basis
 
     def value(points: Tensor) -> Tensor:
@@ -160,8 +160,8 @@ def lowered(
 
 
 def with_others(update: MapUpdate, candidates: MapCandidates, maps: Tensor) -> MapCandidates:
-    """The candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest; the best candidate
-    that is not accepted goes on to its own."""
+    """Return the candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest; the best
+    candidate that is not accepted goes on to its own."""
     basis, exact, first = candidates.basis.double(), update.to(torch.float64), candidates.num_accepted
     moved = torch.cat([candidates.maps[first : first + 1], maps])
     known, points = (part.flatten(1).double() @ basis.T for part in (candidates.maps, moved))

@@ -64,13 +64,13 @@ class MapUpdate:
     warnings: tuple[str, ...] = ()
 
     def on_the_way(self, part: float | Tensor) -> "MapUpdate":
-        """The same with maps sought at that part of the way, 0 where parameters were sent and 1 where they came back;
-        statistics stay as they are. Differentiable in `part`."""
+        """Return the same with maps sought at that part of the way, 0 where parameters were sent and 1 where they came
+        back; statistics stay as they are. Differentiable in `part`."""
         moved = {name: self.sent[name] + part * (end - self.sent[name]) for name, end in self.returned.items()}
         return replace(self, seen={**self.sent, **moved})
 
     def to(self, dtype: torch.dtype) -> "MapUpdate":
-        """The same in another precision."""
+        """Return the same in another precision."""
         device = self.holds.filters.device
         sent, returned, seen = (cast_state(state, device, dtype) for state in (self.sent, self.returned, self.seen))
         holds, tests = self.holds.to(dtype), self.tests.to(dtype)
@@ -109,9 +109,9 @@ class _Ranks:
 
 
 def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> MapUpdate:
-    """The evidence at the earliest pair of layers, given in order of use, whose rank shows the number of images and
-    whose second layer can test as many, else whose update half of its rank explains. Raises InputError where no pair
-    moved."""
+    """Read the evidence at the earliest pair of layers, given in order of use, whose rank shows the number of images
+    and whose second layer can test as many, else whose update half of its rank explains. Raises InputError where no
+    pair moved."""
     observation, warnings = observation.one_round()
     model = observation.model
     device = next(model.parameters()).device
@@ -153,13 +153,13 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
 
 
 def _preference(pair: MapNetwork, ranks: "_Ranks", firsts: list[str]) -> tuple[bool, bool, bool, int, int]:
-    """Lowest for the pair that is used. firsts: names of layers, in the order of use."""
+    """Return a key that is lowest for the pair that is used. firsts: names of layers, in the order of use."""
     spare = pair.spare(ranks.count or 1)
     return ranks.count is None, spare <= 0, ranks.left > MAP_KERNEL.most_left, firsts.index(pair.first), -spare
 
 
 def moved_pairs(networks: Sequence[MapNetwork], observation: Observation) -> list[MapNetwork]:
-    """The pairs both of whose convolutions moved. Raises InputError where there is none."""
+    """Return the pairs both of whose convolutions moved. Raises InputError where there is none."""
     delta = observation.delta()
     moved = {name for name in delta if bool(delta[name].any())}
     pairs = [pair for pair in networks if {f"{pair.first}.weight", f"{pair.second}.weight"} <= moved]
@@ -169,7 +169,7 @@ def moved_pairs(networks: Sequence[MapNetwork], observation: Observation) -> lis
 
 
 def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, float]:
-    """(Δθ without weight decay, in float64, and κ, which is one for all parameters, off the first convolution)."""
+    """Return (Δθ without weight decay, in float64, and κ of all parameters, off the first convolution)."""
     initial, final = observation.pairs[0]
     weight = f"{pair.first}.weight"
     factor = decay_factor(initial[weight].flatten(1), final[weight].flatten(1), MAP_KERNEL.image_free)
@@ -178,9 +178,9 @@ def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, f
 
 
 def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> _Ranks:
-    """The rows of both updates, cut behind a gap that shows a whole number of images, else at rounding. The second
-    layer tells N where the first one's least patches stand no higher than rounding, which hides its gap. found: the
-    spectra of layers by name."""
+    """Return the rows of both updates, cut behind a gap that shows a whole number of images, else at rounding. The
+    second layer tells N where the first one's least patches stand no higher than rounding, which hides its gap. found:
+    the spectra of layers by name."""
     names, positions = (pair.first, pair.second), (pair.positions, pair.tested_positions)
     spectra = [found[name] for name in names]
     rounding = [_rounding(final[f"{name}.weight"]) for name in names]
@@ -204,27 +204,27 @@ def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> 
 
 
 def _images(rank: int, positions: int) -> tuple[int, int] | None:
-    """(N, 0) or (N, 1) where a rank is that of the patches of N images or one less; None where it is neither."""
+    """Return (N, 0) or (N, 1) where a rank is that of the patches of N images or one less; None where it is neither."""
     return next(
         (((rank + less) // positions, less) for less in (0, 1) if rank and (rank + less) % positions == 0), None
     )
 
 
 def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
-    """The spectrum of a layer's update, group by group."""
+    """Return the spectrum of a layer's update, group by group."""
     update = delta[f"{name}.weight"]
     groups = pair.convolution(name).groups
     return [Spectrum.of(part) for part in update.flatten(1).view(groups, len(update) // groups, -1)]
 
 
 def patch_rank(spectrum: Spectrum, weight: Tensor) -> int:
-    """The rank of an update in front of the gap that ends at rounding, else 0. weight: as it came back."""
+    """Return the rank of an update in front of the gap that ends at rounding, else 0. weight: as it came back."""
     return _rank_at_gap(spectrum, _rounding(weight))
 
 
 def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
-    """The rank in front of the widest gap that ends at rounding, of the parameters and of the sums, or of a lesser one
-    behind which all is noise; else 0."""
+    """Return the rank in front of the widest gap that ends at rounding, of the parameters and of the sums, or of a
+    lesser one behind which all is noise; else 0."""
     if len(spectrum.values) < 2:
         return 0
     values = spectrum.values.clamp_min(rounding + ROUNDING * float(spectrum.values[0]))
@@ -237,13 +237,13 @@ def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
 
 
 def _is_rounding(spectrum: Spectrum, rank: int, rounding: float) -> bool:
-    """Whether all beyond a rank is rounding, of the parameters and of the sums."""
+    """Return whether all beyond a rank is rounding, of the parameters and of the sums."""
     largest = rounding + ROUNDING * float(spectrum.values[0])
     return bool((spectrum.values[rank:] < MAP_KERNEL.floor * largest).all())
 
 
 def _rounding(weight: Tensor) -> float:
-    """The largest singular value that float32's rounding leaves in an update of a convolution (O, C, k, k)."""
+    """Return the largest singular value that float32's rounding leaves in an update of a convolution (O, C, k, k)."""
     rows, columns = len(weight), weight[0].numel()
     deviation = float(weight.square().mean().sqrt()) * ROUNDING / 12**0.5
     return deviation * (rows**0.5 + columns**0.5)
@@ -251,8 +251,8 @@ def _rounding(weight: Tensor) -> float:
 
 @torch.no_grad()
 def at_parameters_sent(update: MapUpdate, maps: Tensor, images: Tensor, trusted: Tensor, decoys: Tensor) -> Tensor:
-    """Maps (M, C, H, W) at `update.sent` from those at `update.seen`. images: (M, C, H, W), what they were inverted to,
-    and trusted: (M,) bool, where that may be relied on. decoys: (D, C, H, W), images of nobody."""
+    """Compute maps (M, C, H, W) at `update.sent` from those at `update.seen`. images: (M, C, H, W), what they were
+    inverted to, and trusted: (M,) bool, where that may be relied on. decoys: (D, C, H, W), images of nobody."""
     before, after = (update.network.maps(state, decoys) for state in (update.seen, update.sent))
     moved = maps + _linear(before, after - before, maps)
     followed = maps + update.network.maps(update.sent, images) - update.network.maps(update.seen, images)
@@ -261,7 +261,7 @@ def at_parameters_sent(update: MapUpdate, maps: Tensor, images: Tensor, trusted:
 
 
 def _linear(before: Tensor, moved: Tensor, maps: Tensor) -> Tensor:
-    """By how much maps (M, C, H, W) move, from a ridge regression over all positions of others (D, C, H, W)."""
+    """Predict by how much maps (M, C, H, W) move, from a ridge regression over all positions of others (D, C, H, W)."""
     inputs, outputs, wanted = (part.movedim(1, 3).double() for part in (before, moved, maps))
     inputs, wanted = (torch.cat([part, torch.ones_like(part[..., :1])], 3) for part in (inputs, wanted))
     inputs, outputs = inputs.flatten(0, 2), outputs.flatten(0, 2)

@@ -28,9 +28,16 @@ MOST_STARTS = 10_000  # points that a pass moves at a time, with their features:
 class Candidates:
     """Images that passed the sparsity test, and loose candidates, which did not; all in float64.
 
-    passed: (F, in), and directions: (F, N), the c of their duals. loose: (P, in), freed from what they share with those
-    that passed, and residual: (P,), their ρ, lowest first. threshold: ρ below which a loose candidate is accepted, and
-    decoy_median: the median ρ of the decoys. sparsity_tested: whether duals have zeros that can be tested (ReLU only).
+    duals: the factors of the first layer's update.
+    test: of the second layer's.
+    directions: (F, N), the c of the duals of the images that passed.
+    passed: (F, in).
+    loose: (P, in), freed from what they share with those that passed.
+    residual: (P,), their ρ, lowest first.
+    threshold: ρ below which a loose candidate is accepted.
+    decoy_median: the median ρ of the decoys.
+    sparsity_tested: whether duals have zeros that can be tested (ReLU only).
+    crowded: whether there are many images for the width.
     passes: how many passes of the search it took to find them.
     """
 
@@ -60,34 +67,34 @@ class Candidates:
         return self.duals.count - len(self.passed)
 
     def below(self, bound: float) -> Tensor:
-        """The loose candidates with ρ below a bound, best first, and no more than images are missing."""
+        """Return the loose candidates with ρ below a bound, best first, and no more than images are missing."""
         return self.loose[self.residual < bound][: self.missing]
 
     def accepted(self) -> Tensor:
-        """The images that passed, but for those with a ρ worse than half of the decoys', and accepted loose ones."""
+        """Return the images that passed, but those with a ρ worse than half of the decoys', and accepted loose ones."""
         known = self.passed[self.test.residual(self.passed.float()) < self.decoy_median]
         return torch.cat([known, self.below(self.threshold)])
 
     def held(self, returned: Tensor) -> Tensor:
-        """The best candidates (H, in) beside those returned (M, in), in float32, lowest ρ first: two for each."""
+        """Return the best candidates (H, in) but those returned (M, in), in float32, lowest ρ first: two for each."""
         everything = torch.cat([self.passed, self.loose]).float()
         everything = everything[self.test.residual(everything).argsort(stable=True)]
         room = int(ACCEPTANCE.held_per_image * self.duals.count) - len(returned)
         return everything[beside(returned.float(), everything)][: max(0, room)]
 
     def num_accepted_and_passed(self) -> tuple[int, int]:
-        """How many images passed the sparsity test or are accepted by their ρ, and how many passed: by these a pass is
-        judged, not by ρ, which is large for images that were first used after some steps."""
+        """Count the images that passed the sparsity test or are accepted by their ρ, and those that passed: by these a
+        pass is judged, not by ρ, which is large for images that were first used after some steps."""
         return len(self.passed) + len(self.below(self.threshold)), len(self.passed)
 
     def deflating_features(self, with_passed: bool) -> Tensor | None:
-        """Orthonormal features (F, W + 1) of the best loose candidates and, if asked for, of images that passed."""
+        """Return orthonormal features (F, W + 1) of the best loose candidates and, if asked for, images that passed."""
         surest = self.below(DECOY.deflating_share * self.threshold)
         images = torch.cat([self.passed, surest]) if with_passed else surest
         return torch.linalg.qr(self.test.features(images.float()).T)[0].T.contiguous() if len(images) else None
 
     def merge(self, images: Tensor, generator: torch.Generator) -> "Candidates":
-        """With further candidates (M, in), the best of which take the sparsity test."""
+        """Return these with further candidates (M, in), the best of which take the sparsity test."""
         found = self._ranked(torch.cat([self.loose, images]), generator)
         if not self.sparsity_tested:
             return found
@@ -112,14 +119,15 @@ class Candidates:
         return replace(found, directions=directions, passed=passed)._ranked(found.loose[loose], generator)
 
     def mixed(self) -> Tensor:
-        """Which duals (F,) are mixtures of another one with one lost in rounding: they have next to no zeros beside the
-        other's, and their own images contradict them."""
+        """Return which duals (F,) are mixtures of another one with one lost in rounding: they have next to no zeros
+        beside the other's, and their own images contradict them."""
         duals, directions = self.duals, self.directions
         shared = duals.shared_zeros(directions, directions).fill_diagonal_(0) >= SPARSITY.shared_zeros
         return shared.any(1) & (duals.contradicted(directions, self.passed) >= CERTAINTY.contradicted)
 
     def with_weakest_released(self) -> "Candidates":
-        """With the images that passed with the fewest zeros as loose candidates: a mixture hides what it is made of."""
+        """Release the images that passed with the fewest zeros as loose candidates: a mixture hides what it is made
+        of."""
         kept = torch.ones(len(self.directions), dtype=torch.bool, device=self.directions.device)
         kept[fewest_zeros(self.duals, self.directions)] = False
         released = self.passed[~kept]
@@ -130,7 +138,7 @@ class Candidates:
         return replace(self, directions=directions, passed=passed, loose=loose, residual=residual[order])
 
     def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
-        """With these loose candidates (M, in) instead, distinct and best first, and thresholds from new decoys."""
+        """Return these with other loose candidates (M, in), distinct and best first, and thresholds from new decoys."""
         loose = self.duals.images(self.duals.without(self.duals.coordinates(loose), self.directions))
         loose = loose[loose.isfinite().all(1)] if self.missing else loose[:0]
         residual = self.test.residual(loose.float())
@@ -146,8 +154,8 @@ class Candidates:
 
 
 def decoys_of(images: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Means of two of the images (M, …): `number` pairs are drawn, those of an image with itself left out. A single
-    image is paired with its own pixels in random orders."""
+    """Make decoys, means of two of the images (M, …): `number` pairs are drawn, those of an image with itself left out.
+    A single image is paired with its own pixels in random orders."""
     if len(images) == 1:
         orders = torch.rand(number, images[0].numel(), generator=generator).argsort(1).to(images.device)
         return (images + images.flatten()[orders].view(number, *images.shape[1:])) / 2
@@ -171,7 +179,7 @@ class SearchOptions:
 def find_images(
     nothing: Candidates, options: SearchOptions, generator: torch.Generator, progress: Progress
 ) -> Candidates:
-    """The best that the passes of a search find, which starts from `nothing`.
+    """Return the best that the passes of a search find, which starts from `nothing`.
 
     It ends when all images have passed the sparsity test, or after some passes in a row without gain. After one, the
     images that passed with the fewest zeros have to pass once more, and all directions of the second layer are searched
@@ -192,7 +200,7 @@ def find_images(
 
 
 def _search(found: Candidates, options: SearchOptions, coarse: bool, generator: torch.Generator) -> Tensor:
-    """Distinct minima of ρ, (M, in) in float64; once most images have passed, in the span of the others alone.
+    """Find distinct minima of ρ, (M, in) in float64; once most images have passed, in the span of the others alone.
 
     coarse: whether the search, before it settles, sees the second layer's leading directions only.
     """
@@ -221,8 +229,8 @@ def _distinct(loss: Loss, points: Tensor) -> Tensor:
 
 
 def _refined(found: Candidates) -> Candidates:
-    """With the candidates that may be accepted moved on to their minima, twice where a dual is a mixture: it forbids
-    others to move where they have to."""
+    """Move the candidates that may be accepted on to their minima, twice where a dual is a mixture: it forbids others
+    to move where they have to."""
     moved = _at_minima(found)
     real = ~moved.mixed()
     return (
@@ -233,7 +241,7 @@ def _refined(found: Candidates) -> Candidates:
 
 
 def _at_minima(found: Candidates) -> Candidates:
-    """The same for duals that are taken for right: a search ends after so many steps, and duals leave images that
+    """Do the same for duals that are taken for right: a search ends after so many steps, and duals leave images that
     passed free along what is missing. Two that come to one are one.
 
     One that passed may rest midway between its own image and a missing one, where ρ is stationary. It moves on from the
@@ -256,7 +264,7 @@ def _at_minima(found: Candidates) -> Candidates:
 
 
 def _past_midway(test: SpanTest, image: Tensor, missing: Tensor) -> Tensor:
-    """Of an image (in,) and its reflections in the nearest of those missing (M, in) the one of lowest ρ."""
+    """Return, of an image (in,) and its reflections in the nearest of those missing (M, in), the one of lowest ρ."""
     nearest = (missing - image).norm(dim=1).argsort(stable=True)[: SEARCH.reflected]
     starts = torch.cat([image[None], 2 * image - missing[nearest]])
     return starts[test.residual(starts.float()).argmin()]

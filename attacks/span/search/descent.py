@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attacks.interface.torch_tools import half_cosine
 from attacks.span.thresholds import EXTREME, SEARCH, Descent
 
 Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -21,7 +22,7 @@ Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
-    """A function of points (M, …) with values (M,), differentiated by torch."""
+    """Let torch differentiate a function of points (M, …) with values (M,)."""
 
     def value_and_gradient(points: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
@@ -40,7 +41,7 @@ def descend_points(
     at its own pace. merge_after: share of the steps from which on points that have come together go on as one, unlike
     in `torch_tools.descend`."""
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    for step in range(descent.steps):
+    for step, decay in enumerate(half_cosine(1.0, descent.steps)):
         value, gradient = loss(point)
         if step >= merge_after * descent.steps and step % SEARCH.merge_every == 0:
             kept = value.argsort(stable=True)
@@ -48,7 +49,6 @@ def descend_points(
             point, mean, square, gradient = point[kept], mean[kept], square[kept], gradient[kept]
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        decay = 0.5 + 0.5 * math.cos(math.pi * step / descent.steps)
         rate = final_rate + (descent.rate - final_rate) * decay
         correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
         point.addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
@@ -56,8 +56,8 @@ def descend_points(
 
 
 def distinct(points: Tensor) -> Tensor:
-    """Indices of the points (M, n), best first, farther than a tenth of the median distance from every better one, and
-    than a ten-thousandth of their length, as where all points are one."""
+    """Return indices of the points (M, n), best first, farther than a tenth of the median distance from every better
+    one, and than a ten-thousandth of their length, as where all points are one."""
     if len(points) < 2:
         return torch.arange(len(points), device=points.device)
     distances = torch.cdist(points, points)
@@ -66,7 +66,7 @@ def distinct(points: Tensor) -> Tensor:
 
 
 def first_of_near(near: Tensor) -> Tensor:
-    """Indices (K,) of points, best first, that are near no better one that is kept. near: (M, M) bool."""
+    """Return indices (K,) of points, best first, that are near no better one that is kept. near: (M, M) bool."""
     there = near.cpu()
     kept: list[int] = []
     covered = torch.zeros(len(there), dtype=torch.bool)
@@ -78,13 +78,13 @@ def first_of_near(near: Tensor) -> Tensor:
 
 
 def beside(known: Tensor, points: Tensor) -> Tensor:
-    """Indices of the points (M, n), best first, that are distinct from one another and from those known (F, n)."""
+    """Return indices of the points (M, n), best first, distinct from one another and from known ones (F, n)."""
     kept = distinct(torch.cat([known.to(points), points]))
     return kept[kept >= len(known)] - len(known)
 
 
 def extreme_images(rows: Tensor, low: Tensor, high: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Vertices (M, in) that no pixel holds alone, those first that their pixels pin best.
+    """Find vertices (M, in) that no pixel holds alone, those first that their pixels pin best.
 
     rows: (N, in + 1), a basis of the span of the x̃ = [x; 1], in float64. low, high: (in,), the range of every pixel.
     number: of random directions. A vertex in the span of those before it is left out: it is a mixture of them.
@@ -104,7 +104,7 @@ class _Polytope:
     """The points origin + slopes · z of the span, with pixels in their range."""
 
     def __init__(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
-        """rows: (N, in + 1). Moves leave the last component of x̃ alone."""
+        """Let images move in the span of rows (N, in + 1). Moves leave the last component of x̃ alone."""
         last = rows[:, -1]
         moves = torch.linalg.qr(last[:, None], mode="complete")[0][:, 1:]
         self.origin, self.slopes = last @ rows[:, :-1] / (last @ last), rows[:, :-1].T @ moves
@@ -112,7 +112,7 @@ class _Polytope:
         self.varies = self.size > EXTREME.constant * self.size.max()
 
     def vertices(self, directions: Tensor) -> Tensor:
-        """The points (M, in) that are extreme in directions (D, in), their pixels in range but for rounding."""
+        """Find the points (M, in) that are extreme in directions (D, in), their pixels in range but for rounding."""
         from scipy.optimize import linprog  # a third of a second, which few attacks need
 
         above = self.high + EXTREME.tolerance - self.origin
@@ -126,8 +126,8 @@ class _Polytope:
         return torch.stack(points) if points else self.origin.new_zeros(0, len(self.origin))
 
     def pinned(self, vertex: Tensor) -> tuple[Tensor, float]:
-        """(the point (in,) that least squares on pixels at an end of their range determine, the largest leverage of
-        one of them; 1 where these are too few)."""
+        """Return (the point (in,) that least squares on pixels at an end of their range determine, the largest leverage
+        of one of them; 1 where these are too few)."""
         black = vertex < self.low + 2 * EXTREME.tolerance
         at_end = (black | (vertex > self.high - 2 * EXTREME.tolerance)) & self.varies
         end = torch.where(black, self.low, self.high)
@@ -146,7 +146,7 @@ class _Polytope:
 
 
 def _independent(points: Tensor) -> list[int]:
-    """Indices of the points (M, in) that are no affine combinations of those before them."""
+    """Return indices of the points (M, in) that are no affine combinations of those before them."""
     kept: list[int] = []
     basis = points.new_zeros(0, points.shape[1] + 1)
     for i, point in enumerate(torch.nn.functional.pad(points, (0, 1), value=1.0)):

@@ -23,7 +23,8 @@ from attacks.span.thresholds import SEARCH
 class AffineSpan:
     """The points {x : [x; 1] = origin + b · directions}, which are given by their coordinates b (…, n − 1).
 
-    origin: (in + 1,). directions: (n − 1, in + 1), last component 0.
+    origin: (in + 1,), last component 1.
+    directions: (n − 1, in + 1), last component 0.
     """
 
     origin: Tensor
@@ -31,8 +32,8 @@ class AffineSpan:
 
     @classmethod
     def of(cls, rows: Tensor, generator: torch.Generator) -> "AffineSpan":
-        """The points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ, in a
-        random orthonormal basis, in units of the origin's length."""
+        """Return the points whose last component is 1 in the span of the rows (n, in + 1) of an update, or of its S Vᵀ,
+        in a random orthonormal basis, in units of the origin's length."""
         squares, left = torch.linalg.eigh(rows @ rows.T)
         basis = left.T @ rows / squares.clamp_min(squares[-1] * 1e-16).sqrt()[:, None]
         last = basis[:, -1]
@@ -45,8 +46,8 @@ class AffineSpan:
 
     @classmethod
     def scaled(cls, rows: Tensor) -> "AffineSpan":
-        """The same points, with coordinates along the principal axes of the rows, in units of the square root of each
-        singular value, as private images spread; one coordinate more than the span has dimensions."""
+        """Return the same points, with coordinates along the principal axes of the rows, in units of the square root of
+        each singular value, as private images spread; one coordinate more than the span has dimensions."""
         squares, left = torch.linalg.eigh(rows @ rows.T)
         squares = squares.clamp_min(squares[-1] * 1e-16)
         basis = left.T @ rows / squares.sqrt()[:, None]
@@ -58,7 +59,7 @@ class AffineSpan:
         return cls(origin, scale * directions)
 
     def images(self, coordinates: Tensor) -> Tensor:
-        """(M, in) for coordinates (M, n − 1)."""
+        """Return the images (M, in) of coordinates (M, n − 1)."""
         return self.origin[:-1] + coordinates @ self.directions[:, :-1].to(coordinates.dtype)
 
 
@@ -66,9 +67,10 @@ class AffineSpan:
 class SpanTest:
     """Tests any image by its ρ.
 
-    first: (R·W, in + 1), [W₁ | b₁] at the initial parameters, one round below the other. rows: (R, k, W + 1), an
-    orthonormal basis of the second layer's row space in each round, strongest first. leading: how many of them hold
-    nearly all of it, so that a search may start with them; None: no fewer do.
+    first: (R·W, in + 1), [W₁ | b₁] at the initial parameters, one round below the other.
+    rows: (R, k, W + 1), an orthonormal basis of the second layer's row space in each round, strongest first.
+    activate: the activation behind the first layer.
+    leading: how many rows hold nearly all of it, so that a search may start with them; None: no fewer do.
     """
 
     first: Tensor
@@ -77,12 +79,12 @@ class SpanTest:
     leading: int | None = None
 
     def features(self, images: Tensor) -> Tensor:
-        """The features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
+        """Return the features g = [h; 1] of images (M, in), one round after the other: (M, R·(W + 1))."""
         hidden = self.activate(torch.addmm(self.first[:, -1], images, self.first[:, :-1].T), None)[0]
         return by_round(hidden, self.rows, 1.0)
 
     def residual(self, images: Tensor) -> Tensor:
-        """ρ of images (M, in): (M,)."""
+        """Compute ρ of images (M, in): (M,)."""
         g = self.features(images)
         return outside_rounds(g, self.rows).square().sum(1) / g.square().sum(1)
 
@@ -91,8 +93,9 @@ class SpanTest:
 class SpanProblem:
     """ρ as a function of the coordinates in an affine span.
 
-    base: (R·(W + 1),) and slope: (n − 1, R·(W + 1)): the first layer's output at b is base + b · slope; the last unit
-    of every round is the constant 1 of g. rows: as in SpanTest.
+    base: (R·(W + 1),), the first layer's output at b = 0; the last unit of every round is the constant 1 of g.
+    slope: (n − 1, R·(W + 1)); the first layer's output at b is base + b · slope.
+    rows, activate: as in SpanTest.
     """
 
     base: Tensor
@@ -112,11 +115,11 @@ class SpanProblem:
         return cls(padded[0][0], padded[1], test.rows, test.activate)
 
     def leading(self, number: int | None) -> "SpanProblem":
-        """The same with so many of the second layer's leading directions in each round, or with all (None)."""
+        """Return the same with so many of the second layer's leading directions in each round, or with all (None)."""
         return self if number is None else replace(self, rows=self.rows[:, :number].contiguous())
 
     def value_and_gradient(self, coordinates: Tensor, found: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.
+        """Compute ρ (M,) and its gradient (M, n − 1), deflated by the orthonormal rows `found` (F, W + 1) where given.
 
         With m = g − P g, f = g − Q g and D the denominator: ∂ρ/∂g = 2 (m − ρ (f + ε g)) / D, as ∂‖m‖²/∂g = 2 m.
         """
@@ -139,8 +142,9 @@ class FreePoints:
     """Images that may move along some rows, x̃ kept at its last 1, down to a minimum of ρ by Gauss-Newton steps: near an
     image its features g are linear in it, with the slopes of its own units.
 
-    free: (K, in + 1), and fed: (K, R·W), what a step along each of them feeds the units. first, rows: as in SpanTest;
-    all in float64.
+    free: (K, in + 1), the rows, in float64.
+    fed: (K, R·W), what a step along each of them feeds the units, in float64.
+    first, rows, activate: as in SpanTest, in float64.
     """
 
     free: Tensor
@@ -155,7 +159,7 @@ class FreePoints:
         return cls(free, free @ first.T, first, test.rows.double(), test.activate)
 
     def settled(self, image: Tensor) -> Tensor:
-        """Where an image (in,) comes to rest: after so many steps, or the last one that gains."""
+        """Move an image (in,) to where it comes to rest: after so many steps, or the last one that gains."""
         rho, step = self._step(image)
         for _ in range(SEARCH.newton_steps):
             lower, following = self._step(image + step)
@@ -168,7 +172,7 @@ class FreePoints:
         return image
 
     def _step(self, image: Tensor) -> tuple[float, Tensor]:
-        """(ρ at an image, the step (in,) of least squares for m / ‖g‖, m = g − P g, whose square is ρ).
+        """Return (ρ at an image, the step (in,) of least squares for m / ‖g‖, m = g − P g, whose square is ρ).
 
         Its change along a direction is (∂m − m (g · ∂g) / ‖g‖²) / ‖g‖. Least squares for m alone shrink g instead.
         """
@@ -186,12 +190,12 @@ class FreePoints:
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:
-    """z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² would lose all below 1e-7."""
+    """Return z − P z of points z (M, W), P the projection onto orthonormal rows; 1 − ‖P z‖² loses all below 1e-7."""
     return torch.addmm(points, points @ rows.T, rows, alpha=-1)
 
 
 def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
-    """The same as `outside`, round by round, for points (M, R·W) and rows (R, k, W)."""
+    """Return the same as `outside`, round by round, for points (M, R·W) and rows (R, k, W)."""
     if len(rows) == 1:
         return outside(points, rows[0])
     parts = points.split(rows.shape[2], 1)
@@ -199,6 +203,6 @@ def outside_rounds(points: Tensor, rows: Tensor) -> Tensor:
 
 
 def by_round(features: Tensor, rows: Tensor, last: float) -> Tensor:
-    """Features (…, R·W) with one more behind those of every round, (…, R·(W + 1)). rows: (R, k, W + 1)."""
+    """Return features (…, R·W) with one more behind those of every round, (…, R·(W + 1)). rows: (R, k, W + 1)."""
     parts = features.unflatten(-1, (len(rows), rows.shape[2] - 1))
     return torch.nn.functional.pad(parts, (0, 1), value=last).flatten(-2)

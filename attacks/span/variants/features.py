@@ -276,6 +276,6 @@ def _of_single(found: FoundImage, accepted: Acceptance) -> Acceptance:
 
 
 def has_few_features(network: FeatureNetwork, pixels: int) -> bool:
-    """Whether two fully connected layers are fed too few numbers of so many pixels to tell an image from others."""
+    """Return whether two linear layers are fed too few numbers of so many pixels to tell an image from others."""
     features = linear_layers(network.model)[network.layers[0]].in_features
     return network.activation is not None and features < FEATURE.few_features * pixels

@@ -37,7 +37,7 @@ class FrozenBodyVariant(PixelVariant):
     body: FeatureNetwork
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """The accepted and the held feature vectors, inverted to images (M, C, H, W). residual: ‖h(x) − h‖² / ‖h‖²."""
+        """Invert the accepted and the held feature vectors to images (M, C, H, W). residual: ‖h(x) − h‖² / ‖h‖²."""
         accepted = super().accept(evidence, candidates, generator)
         order = accepted.residual.argsort(stable=True)
         images, residual = self._inverted(accepted.images[order], generator)
@@ -46,7 +46,7 @@ class FrozenBodyVariant(PixelVariant):
         return replace(accepted, images=images, residual=residual, facts=facts, held=held)
 
     def _inverted(self, features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Images (M, C, H, W) with features (M, D), and how far each misses them, (M,)."""
+        """Find images (M, C, H, W) with features (M, D), and how far each misses them, (M,)."""
         device = next(self.body.model.parameters()).device
         state = cast_state(self.whole.initial, device, torch.float32)
         shape = (len(features), *self.whole.input_shape)
@@ -59,7 +59,7 @@ class FrozenBodyVariant(PixelVariant):
         return images, missed / features.square().sum(1)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
-        """The images, with what was found of their features."""
+        """Return the images, with what was found of their features."""
         found = super().report(evidence, replace(acceptance, images=acceptance.images[:0], held=acceptance.held[:0]))
         warnings, features = found.warnings, f"feature vectors of {self.observation.input_shape[0]} numbers"
         if number := len(acceptance.images):
@@ -71,8 +71,8 @@ class FrozenBodyVariant(PixelVariant):
 
 
 def head_of(observation: Observation, network: FeatureNetwork) -> Observation | None:
-    """The observation of the head alone, where nothing else is trained and, on random inputs, it is linear layers with
-    ReLU between."""
+    """Return the observation of the head alone, where nothing else is trained and, on random inputs, it is linear
+    layers with ReLU between."""
     known = {f"{layer}.{part}": (i, part) for i, layer in enumerate(network.layers) for part in ("weight", "bias")}
     if not set(observation.trainable) <= set(known):
         return None

@@ -40,8 +40,8 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
     networks: tuple[MapNetwork, ...]
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
-        """Maps and images; where the first pair misses maps, those of the pair with the fewest unknowns, if it gives
-        more of them and no fewer images; where a pair does not show N, or gives no map, vectors of single layers."""
+        """Find maps and images; where the first pair misses maps, of the pair with the fewest unknowns, if it gives
+        more maps and no fewer images; where a pair does not show N, or gives no map, find vectors of single layers."""
         layers = vector_layers_of(self.observation)
         if layers and not self._update.single_step:
             found = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
@@ -58,13 +58,13 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         return found
 
     def _simplest(self, count: int) -> MapNetwork:
-        """The pair with the fewest unknowns that can test as many images, of equals the one that is used."""
+        """Return the pair with the fewest unknowns that can test as many images, of equals the one that is used."""
         pairs = moved_pairs(self.networks, self.observation.one_round()[0])
         able = [self._update.network, *(pair for pair in pairs if pair.spare(count) > 0)]
         return min(able, key=lambda pair: pair.unknowns(count))
 
     def read(self, generator: torch.Generator) -> MapUpdate:
-        """The spans of the patches that both layers saw, and N where the rank shows it."""
+        """Read the spans of the patches that both layers saw, and N where the rank shows it."""
         return self._update
 
     @cached_property
@@ -73,13 +73,13 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
 
     @torch.no_grad()
     def search(self, evidence: MapUpdate, generator: torch.Generator, progress: Progress) -> MapCandidates:
-        """Maps in the first convolution's span that the second one's holds."""
+        """Find maps in the first convolution's span that the second one's holds."""
         decoys = evidence.network.maps(evidence.seen, self._decoys(evidence, generator))
         return find_maps(evidence, decoys, generator, progress)
 
     def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> Acceptance:
-        """The maps below the decoys' bound, no more of them than there are images, and the images that they determine;
-        residual: ρ of an image's map."""
+        """Accept the maps below the decoys' bound, no more of them than there are images, and the images that they
+        determine; residual: ρ of an image's map."""
         if candidates.way is not None:
             evidence = evidence.on_the_way(candidates.way)
         most = evidence.count or self.knowledge.num_private or candidates.num_accepted
@@ -106,7 +106,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         )
 
     def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
-        """Images with ρ of their maps as residual, and the maps as features."""
+        """Return images with ρ of their maps as residual, and the maps as features."""
         shape, maps = self.observation.input_shape, acceptance.features
         said = () if acceptance.reason is None else (acceptance.reason,)
         if evidence.count is None and evidence.refusal is None:
@@ -126,8 +126,8 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         )
 
     def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator) -> Inverted:
-        """Images with these maps at the parameters at which they were found; black ones with residuals of NaN where
-        maps of this network cannot be inverted, or not at the price that is paid for it."""
+        """Find images with these maps at the parameters at which they were found; black ones with residuals of NaN
+        where maps of this network cannot be inverted, or not at the price that is paid for it."""
         network, seen = evidence.network, evidence.seen
         target = MapTarget(lambda images: network.maps(seen, images), maps, network.cost())
         space = self._pixels(maps)
@@ -138,32 +138,32 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         return found
 
     def _at_sent(self, evidence: MapUpdate, maps: Tensor, found: Inverted, generator: torch.Generator) -> Tensor:
-        """The maps as they were before the steps that moved them."""
+        """Return the maps as they were before the steps that moved them."""
         decoys = self._decoys(evidence, generator)
         return at_parameters_sent(evidence, maps, found.images, found.trusted, decoys)
 
     def _decoys(self, evidence: MapUpdate, generator: torch.Generator) -> Tensor:
-        """Images of nobody: public ones where they are known, else synthetic ones."""
+        """Return images of nobody: public ones where they are known, else synthetic ones."""
         public, like = self.knowledge.public_images, evidence.holds.filters
         if public is not None:
             return public[: MAP_SEARCH.decoys].to(like)
         return self._pixels(like).decoys(MAP_SEARCH.decoys, generator).to(like)
 
     def _pixels(self, like: Tensor) -> PixelSpace:
-        """The space of images; bounded where the mean that was subtracted is known."""
+        """Return the space of images; bounded where the mean that was subtracted is known."""
         known = self.knowledge
         bounds = None if known.pixel_mean is None else known.input_bounds(like)
         return PixelSpace(self.observation.input_shape, bounds)
 
 
 def _gives_more(one: Reconstruction | RoundsApart, other: Reconstruction | RoundsApart) -> bool:
-    """Whether one result has more features than the other, and no fewer images."""
+    """Return whether one result has more features than the other, and no fewer images."""
     images = [len(found.images) if isinstance(found, Reconstruction) else 0 for found in (one, other)]
     return number_of_features(one) > number_of_features(other) and images[0] >= images[1]
 
 
 def _vetoed(network: MapNetwork, candidates: MapCandidates) -> str:
-    """Why none of the candidates is accepted."""
+    """Say why none of the candidates is accepted."""
     if not math.isfinite(candidates.bound):
         first, second = network.first, network.second
         return f"nothing returned: {second!r} is fed the same whatever map {first!r} is fed (single pixels?)"
@@ -172,7 +172,7 @@ def _vetoed(network: MapNetwork, candidates: MapCandidates) -> str:
 
 
 def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Facts:
-    """What was measured on the way."""
+    """Return what was measured on the way."""
     residual = candidates.residual
     next_one = float(residual[accepted]) if len(residual) > accepted else float("nan")
     return {
@@ -196,7 +196,7 @@ def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Fac
 
 
 def map_networks_of(observation: Observation) -> tuple[MapNetwork, ...]:
-    """The pairs of layers that were trained and tell the maps of at least one image."""
+    """Find the pairs of layers that were trained and tell the maps of at least one image."""
     trained = set(observation.trainable)
     pairs = find_map_networks(observation.model, observation.input_shape)
     return tuple(pair for pair in pairs if {f"{pair.first}.weight", f"{pair.second}.weight"} <= trained)

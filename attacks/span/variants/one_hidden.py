@@ -99,7 +99,7 @@ class FoundDuals:
         return self.space.count == len(self.directions) and bool(self.own_near.any(0).all())
 
     def from_what_is_left(self, generator: torch.Generator) -> Tensor:
-        """The sparsest c (M, N) on the units that random points leave inactive of the span of the images missing."""
+        """Find the sparsest c (M, N) on units that random points of the missing images' span leave inactive."""
         span = AffineSpan.scaled(self.space.remaining_rows(self.directions))
         points = torch.randn(ONE_HIDDEN.points, len(span.directions), generator=generator).to(span.origin)
         rough = self.space.coordinates(span.images(points / max(1, len(span.directions)) ** 0.5))
@@ -107,8 +107,9 @@ class FoundDuals:
         return sparsest_of_many(self.space, rough, known)
 
     def sure(self) -> Tensor:
-        """Which images (F,) are certain where no dual is missing: their zeros are units that they leave inactive, and
-        determine the dual. One that they leave free may hold some of another dual, whose image is then wrong."""
+        """Return which images (F,) are certain where no dual is missing: their zeros are units that they leave
+        inactive, and determine the dual. One that they leave free may hold some of another dual, whose image is
+        wrong."""
         space, directions = self.space, self.directions
         agreed = space.contradicted(directions, self.images()) < ONE_HIDDEN.contradicted
         if space.count == 1:
@@ -117,7 +118,7 @@ class FoundDuals:
         return agreed & (space.shared_zeros(free, directions) < SPARSITY.shared_zeros).all(0)
 
     def images(self) -> Tensor:
-        """The images (F, in), exact where none is missing; else without what the missing ones add."""
+        """Return the images (F, in), exact where none is missing; else without what the missing ones add."""
         return self.space.images(torch.linalg.pinv(self.directions).T)
 
 
@@ -144,8 +145,8 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         return replace(evidence, defense=replace(defense, layers=defense.layers.noting(ignored, {})))
 
     def search(self, evidence: PixelEvidence, generator: torch.Generator, progress: Progress) -> FoundDuals:
-        """Duals of images with units of their own, and those that pass the sparsity test and agree with W₂, from random
-        starts for every class."""
+        """Find duals of images with units of their own, and those that pass the sparsity test and agree with W₂, from
+        random starts for every class."""
         space, outputs = self._duals(evidence), self._outputs(evidence)
         half = len(outputs) // 2
         own = peel(space, outputs[:half] - outputs[half:] / 2)
@@ -176,7 +177,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         return found
 
     def accept(self, evidence: PixelEvidence, candidates: FoundDuals, generator: torch.Generator) -> Acceptance:
-        """The images, if all duals are found; residual: the share of its dual that W₂ does not explain."""
+        """Accept the images, if all duals are found; residual: the share of its dual that W₂ does not explain."""
         number, count = len(candidates.directions), candidates.space.count
         images, misfit = candidates.images().float(), candidates.misfit.float()
         facts: Facts = constants_of(ONE_HIDDEN, OWN_UNITS, SPARSITY) | {
@@ -202,15 +203,15 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         return accepted if sure.any() else replace(accepted, reason=nothing)
 
     def _outputs(self, evidence: PixelEvidence) -> Tensor:
-        """What the signals at the outputs go back through, for the units that moved: the output layer's weights halfway
-        through training, and how they moved, (2 C, W')."""
+        """Return what the signals at the outputs go back through, for the units that moved: the output layer's weights
+        halfway through training, and how they moved, (2 C, W')."""
         layers, name = evidence.defense.layers, self.network.weights[1]
         first, last = (state[name].to(layers.initial) for state in self.observation.one_round()[0].pairs[0])
         scale = 1.0 if layers.norms is None else layers.norms[0][:, 0]
         return (torch.cat([(first + last) / 2, last - first]) * scale)[:, (layers.change != 0).any(1)]
 
     def _guesses(self, outputs: Tensor, count: int) -> Tensor:
-        """What signals (T, 2 C) classes may have, prediction less label; of many classes those whose bias rose most."""
+        """Guess the signals (T, 2 C) of classes, prediction less label; of many classes those whose bias rose most."""
         pair = self.observation.one_round()[0].pairs[0]
         sent, returned = (state[self.network.biases[1] or ""].to(outputs) for state in pair)
         labels = torch.eye(len(sent)).to(outputs)
@@ -222,8 +223,8 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
 def two_valued(
     left: Tensor, outputs: Tensor, signal: Tensor, starts: Tensor, turns: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """The c (M, N), of unit length, with L c near to 0 or to s · W₂ᵀ r on every unit, distinct, and the share (M,) of
-    its square by which it misses these values.
+    """Find the c (M, N), of unit length, with L c near to 0 or to s · W₂ᵀ r on every unit, distinct, and the share (M,)
+    of its square by which it misses these values.
 
     left: (W, N), L, orthonormal. outputs: (C, W), W₂. signal: (C,), r. starts: (M, N), from hard assignments to the
     softest. turns: how many with this signal, and with fitted ones.
@@ -259,7 +260,7 @@ def two_valued(
 
 
 def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
-    """The signals r (M, C) of least Σ_w a_w (z_w − (W₂ᵀ r)_w)², for a z (M, W), active: (M, W), and W₂ (C, W)."""
+    """Fit the signals r (M, C) of least Σ_w a_w (z_w − (W₂ᵀ r)_w)², for a z (M, W), active: (M, W), and W₂ (C, W)."""
     solved = []
     for z, some in zip(*(part.split(max(1, BATCH // outputs.numel())) for part in (duals, active)), strict=True):
         gram = (some[:, None] * outputs) @ outputs.T
@@ -270,13 +271,13 @@ def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _distinct(directions: Tensor) -> Tensor:
-    """Indices of the directions (M, N), of unit length and best first, that are not nearly parallel to a better one."""
+    """Return indices of the directions (M, N), unit vectors, best first, not nearly parallel to a better one."""
     return first_of_near((directions @ directions.T).abs() > ONE_HIDDEN.same)
 
 
 def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) -> FoundDuals:
-    """With those of the sharp directions (·, N) and of the rough ones (·, N), best first, once these are made sparse,
-    that pass the sparsity test and whose other entries W₂ explains."""
+    """Return these with those of the sharp directions (·, N) and of the rough ones (·, N), best first, once these are
+    made sparse, that pass the sparsity test and whose other entries W₂ explains."""
     space, known = found.space, len(found.directions)
     new = _distinct(torch.cat([found.directions, rough]))
     new = rough[new[new >= known] - known][: SPARSITY.tested_per_missing * found.missing + ONE_HIDDEN.tested]
@@ -295,7 +296,7 @@ def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) ->
 
 
 def _typical(signals: Tensor, guesses: Tensor) -> Tensor:
-    """The guesses (T, C), each as the mean of the signals found (F, C) that are nearest to it, where there are any."""
+    """Return the guesses (T, C), each as the mean of the signals found (F, C) nearest to it, if there are any."""
     signals = torch.nn.functional.normalize(signals)
     overlaps = signals @ torch.nn.functional.normalize(guesses).T
     nearest = overlaps.abs().argmax(1)

@@ -114,7 +114,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
             )
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
-        """The image; where the update shows several, those that a later layer tells."""
+        """Find the image; where the update shows several, those that a later layer tells."""
         evidence = self.read(generator)
         several = evidence.refusal is None and (evidence.count or 1) > 1
         networks = networks_of(self.observation, self.embedding) if several else ()
@@ -124,7 +124,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         return SeveralVariant(self.observation, self.embedding, networks, signals).attack(generator, progress)
 
     def read(self, generator: torch.Generator) -> PatchUpdate:
-        """The updates of the embedding and of its positions, without weight decay."""
+        """Read the updates of the embedding and of its positions, without weight decay."""
         return self._update
 
     @cached_property
@@ -151,7 +151,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         return PatchUpdate(weight - factor * start, positions, misfit, rank, -factor, ignored)
 
     def search(self, evidence: PatchUpdate, generator: torch.Generator, progress: Progress) -> SolvedPatches:
-        """The patches X that leave least of ΔW − ΔEᵀX, and how far off their entries have to be expected."""
+        """Find the patches X that leave least of ΔW − ΔEᵀX, and how far off their entries have to be expected."""
         signals = evidence.positions.T
         patches = torch.linalg.lstsq(signals, evidence.weight, driver="gelsd").solution
         left = evidence.weight - signals @ patches
@@ -161,7 +161,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         return SolvedPatches(patches, float(left.norm() / evidence.weight.norm()), deviation * float(spread))
 
     def accept(self, evidence: PatchUpdate, candidates: SolvedPatches, generator: torch.Generator) -> Acceptance:
-        """The image, if the least squares leave no more than its rounding. residual: expected error of a pixel."""
+        """Accept the image, if least squares leave no more than rounding. residual: expected error of a pixel."""
         image = self.embedding.image(candidates.patches, self.observation.input_shape)
         facts: Facts = constants_of(PATCHES) | {
             "patches": float(len(evidence.positions)),
@@ -180,7 +180,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         )
 
     def report(self, evidence: PatchUpdate, acceptance: Acceptance) -> Reconstruction:
-        """The image with the error to be expected of its pixels as residual; a held one where tests say no."""
+        """Return the image with the error to be expected of its pixels as residual; a held one where tests say no."""
         count = 1 if len(acceptance.images) else evidence.count
         facts = acceptance.facts | {"rank": float(evidence.rank)}
         return acceptance.reported(self.observation.input_shape, evidence.ignored, num_inferred=count, facts=facts)
@@ -189,8 +189,9 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
 def _without_decay(
     positions: Tensor, sent: Tensor, bias: Tensor, bias_sent: Tensor
 ) -> tuple[Tensor, Tensor, float, float]:
-    """(ΔE (P, D), Δb (D,), ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, κ − 1), with the decay taken off that explains nearly all of that
-    difference, if one does: of both, of the bias alone or of the positions alone. sent, bias_sent: E and b as sent."""
+    """Return (ΔE (P, D), Δb (D,), ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, κ − 1), with the decay taken off that explains nearly all of
+    that difference, if one does: of both, of the bias alone or of the positions alone. sent, bias_sent: E and b as
+    sent."""
 
     def misfit(own: Tensor, other: Tensor) -> float:
         return float((other - own.sum(0)).norm() / other.norm().clamp_min(TINY))

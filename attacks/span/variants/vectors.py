@@ -68,7 +68,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
     layers: tuple[VectorLayer, ...]
 
     def read(self, generator: torch.Generator) -> VectorUpdate:
-        """The rows of every layer whose rank is that of whole images, and the same number as most of them."""
+        """Read the rows of every layer whose rank is that of whole images, and the same number as most of them."""
         observation, warnings = self.observation.one_round()
         delta = observation.delta()
         _, final = observation.pairs[0]
@@ -91,7 +91,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         return VectorUpdate(layers, spans, count, most, warnings)
 
     def search(self, evidence: VectorUpdate, generator: torch.Generator, progress: Progress) -> tuple[Vectors, ...]:
-        """The vectors of every layer."""
+        """Find the vectors of every layer."""
         found = list[Vectors]()
         for done, rows in enumerate(evidence.rows):
             progress(done, len(evidence.rows), math.nan)
@@ -99,7 +99,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         return tuple(found)
 
     def accept(self, evidence: VectorUpdate, candidates: tuple[Vectors, ...], generator: torch.Generator) -> Acceptance:
-        """What the layer was fed of which the largest share is certified, the more of them the better."""
+        """Accept what the layer was fed of which the largest share is certified, the more of them the better."""
         numbers = [number for _, number in candidates]
         shares = [(number / len(rows), number) for number, rows in zip(numbers, evidence.rows, strict=True)]
         best = max(range(len(shares)), key=shares.__getitem__)
@@ -127,7 +127,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         return Acceptance(nothing, nothing, reason, facts=facts, features=features)
 
     def _together(self, layer: VectorLayer, vectors: Tensor, generator: torch.Generator) -> Together | str:
-        """The maps that all vectors (F, D) of a layer make, or why there are none."""
+        """Make the maps of all vectors (F, D) of a layer, or say why there are none."""
         observation, _ = self.observation.one_round()
         model, shape, known = observation.model, observation.input_shape, self.knowledge
         projection = find_projection(model, shape, layer)
@@ -140,7 +140,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         return put_together(projection, observation.pairs[0], vectors, decoys, generator)
 
     def report(self, evidence: VectorUpdate, acceptance: Acceptance) -> Reconstruction:
-        """No images, and maps or vectors as features."""
+        """Return no images, and maps or vectors as features."""
         return Reconstruction(
             images=torch.zeros(0, *self.observation.input_shape),
             residual=torch.zeros(0),
@@ -152,17 +152,17 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
 
 def has_features(found: Reconstruction | RoundsApart) -> bool:
-    """Whether a result has maps or vectors."""
+    """Return whether a result has maps or vectors."""
     return number_of_features(found) > 0
 
 
 def number_of_features(found: Reconstruction | RoundsApart) -> int:
-    """How many maps or vectors a result has."""
+    """Count the maps or vectors of a result."""
     return len(found.features) if isinstance(found, Reconstruction) and found.features is not None else 0
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
-    """The convolutions behind a ReLU that were trained and may tell the vectors they are fed."""
+    """Find the convolutions behind a ReLU that were trained and may tell the vectors they are fed."""
     trained = set(observation.trainable)
     with evaluating(observation.model), torch.no_grad():
         found = find_vector_layers(observation.model, observation.input_shape)
