@@ -227,9 +227,9 @@ def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) ->
 
 
 def _of_means(test: SpanTest, every: Moves, images: Tensor) -> Tensor:
-    """(M,): what ρ would be at each image (M, in) if it were the mean of two, as far from it as half of its way to
-    another, the median of these; infinite for an image alone. With features at x ± e, ḡ their mean and A as above for
-    all directions: the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² / ‖g(x)‖² over y."""
+    """Compute what ρ would be at each image (M, in) if it were the mean of two, each half of the way to another image
+    from it: the median over these, (M,), and infinity for an image alone. With features at x ± e, ḡ their mean and A as
+    above for all directions, it is the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² / ‖g(x)‖² over y."""
     rows = test.rows.double()
     fed = pad(images.double(), (0, 1), value=1.0) @ test.first.double().T
     values, slopes = test.activate(fed, None)
