@@ -24,7 +24,8 @@ exclude it (`tells_signals_apart`), only images are returned whose own features 
 
 Where images are missing, a candidate may be the mean of two whose signals are alike: the first layer shows no more of
 them, and a network that is nearly linear between them has the mean of their features at the mean of the images. So ρ
-has to be below what such a mean would have, as the candidates lie around each other (`_of_means`).
+has to be below what such a mean would have, as the candidates lie around each other (`_of_means`). In noise, images
+may be missing that N does not count: all are held where two in the place of one would not stand out (`standing_out`).
 
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
 remains, as image i contributes nothing to a unit that it leaves inactive by a margin. The images are the least squares
@@ -42,6 +43,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attacks.networks.mlp import Activation
+from attacks.span.evidence.layers import FirstLayers
 from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import SpanTest, by_round, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace, complement
@@ -135,11 +138,9 @@ class Certainty:
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
         return self.no_means(near & agreed & (self.contradicted < CERTAINTY.contradicted))
 
-    def no_means(self, chosen: Tensor, hidden: bool = False) -> Tensor:
-        """Return the chosen candidates (M,) without those that may be the mean of two, where fewer than N are chosen or
-        noise may hide more than N (`hidden`)."""
-        complete = int(chosen.sum()) >= self.count and not hidden
-        return chosen if complete else chosen & (self.mixed < CERTAINTY.mixed)
+    def no_means(self, chosen: Tensor) -> Tensor:
+        """Return the chosen candidates (M,) without those that may be means of two, where fewer than N are chosen."""
+        return chosen if int(chosen.sum()) >= self.count else chosen & (self.mixed < CERTAINTY.mixed)
 
 
 def certainty(
@@ -242,6 +243,26 @@ def _of_means(test: SpanTest, every: Moves, images: Tensor) -> Tensor:
         least = [_solve(one, changes)[0] for one in missed]
         left[i] = torch.tensor(least).median() / by_round(values[i], rows, 1.0).square().sum()
     return left
+
+
+def standing_out(layers: FirstLayers, activate: Activation, images: Tensor, noise: float) -> float:
+    """Return by how much two images in the place of one would stand out of the first layer's update, the least over
+    images (M, in). noise: its largest singular value.
+
+    Let x ± e/2 be in the place of x, each with half of its signal d, which follows the slopes of its units: with
+    r = (σ'(z₊) − σ'(z₋)) / σ'(z) the update is d xᵀ + ¼ (d ∘ r) eᵀ, whose second singular value is a quarter of the
+    product of what d leaves of d ∘ r and x of e. e is half of the way to another image, the median of these.
+    """
+    points, fed = pad(images.double(), (0, 1), value=1.0), layers.fed[0].double()
+    inputs, signals = points @ fed.T, (layers.change.double() @ torch.linalg.pinv(points)).T
+    slopes, least = activate(inputs, None)[1], []
+    for i, (z, d, slope) in enumerate(zip(inputs, signals, slopes, strict=True)):
+        e = (torch.cat([points[:i], points[i + 1 :]]) - points[i]) / 2
+        after, before = (activate(z + sign * e @ fed.T / 2, None)[1] for sign in (1, -1))
+        turned = d * (after - before) * slope / (slope.square() + CERTAINTY.least_slope**2)
+        signal, way = outside(turned, d[None] / d.norm()), outside(e, points[i : i + 1] / points[i].norm())
+        least.append((signal.norm(dim=1) * way.norm(dim=1)).median() / 4)
+    return float(torch.stack(least).min()) / noise
 
 
 def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from attacks.base import Facts
 from attacks.span.evidence.known_defense import UndoneDefense
 from attacks.span.evidence.layers import at_rest, informative_rounds
 from attacks.span.stages import Refusal
-from attacks.span.thresholds import CERTAINTY, CROWDED, EVIDENCE, SEARCH, constants_of
+from attacks.span.thresholds import CROWDED, EVIDENCE, SEARCH, constants_of
 from attacks.update.private_set import CONSTANT_MISFIT
 from attacks.update.spectrum import ROUNDING, Spectrum
 
@@ -152,15 +152,6 @@ class PixelEvidence:
         """Whether the second layer has enough directions to test candidates."""
         return self.regime is Regime.STILL or self.directions >= EVIDENCE.directions_needed * self.count
 
-    @property
-    def may_hide_images(self) -> bool:
-        """Whether noise may hide images that send a signal alike to another's, which the spectrum shows as one."""
-        return not (self.told or self.regime.explained) and self._gap < CERTAINTY.gap
-
-    @property
-    def _gap(self) -> float:
-        return float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
-
     @cached_property
     def has_left_out_entries(self) -> bool:
         """Whether the client left entries of the update out, so that the duals of all points have zeros. Zeros alone do
@@ -210,8 +201,9 @@ class PixelEvidence:
         if self.refusal is not None:
             return tuple(found)
         if self.outside > EVIDENCE.noisy_above:
-            sure = self.told or self.regime.explained or self._gap >= EVIDENCE.clear_gap
-            guess = f", and a gap of {self._gap:.2g} between singular values makes {self.count} images a guess"
+            gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
+            sure = self.told or self.regime.explained or gap >= EVIDENCE.clear_gap
+            guess = f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
             found.append(
                 f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
                 f"{'' if sure else guess}"

@@ -13,7 +13,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.front_layers import read_front_layers
 from attacks.networks.mlp import FrontLayers
-from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images
+from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images, standing_out
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
     FirstLayers,
@@ -222,8 +222,7 @@ class PixelJudge:
         if len(self.candidates.passed) or len(acceptance.images) != len(loose) or len(loose) < 2:
             return acceptance
         certainty, typical = self._certainty(loose), float(torch.pdist(loose).median())
-        near = certainty.error < CERTAINTY.error_in_noise * typical
-        images = acceptance.images[certainty.no_means(near, self.evidence.may_hide_images)]
+        images = acceptance.images[certainty.no_means(certainty.error < CERTAINTY.error_in_noise * typical)]
         moved = float(certainty.error.median())
         reason = (
             f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart, and the second "
@@ -274,6 +273,10 @@ class PixelJudge:
             return f"nothing returned: one candidate of {evidence.count} has none to be compared with, {several}"
         if evidence.count == 1 and not (evidence.told or evidence.regime.exact or self.candidates.sparsity_tested):
             return f"nothing returned: noise of {evidence.outside:.2g} may hide images, {several}"
+        if evidence.regime is Regime.NOISY and not evidence.told and len(loose) > 1:
+            activate, noise = self.candidates.test.activate, float(evidence.spectrum.values[evidence.count])
+            if (out := standing_out(evidence.defense.layers, activate, loose, noise)) < CERTAINTY.standing_out:
+                return f"nothing returned: two images in the place of one would be {out:.2g} of the noise, {several}"
         return ""
 
     @property

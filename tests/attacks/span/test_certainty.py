@@ -7,7 +7,8 @@ from torch import nn
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
 from attacks.networks.mlp import ACTIVATIONS
-from attacks.span.acceptance import certainty
+from attacks.span.acceptance import certainty, standing_out
+from attacks.span.evidence.layers import FirstLayers
 from attacks.span.thresholds import CERTAINTY
 from tests.attacks.conftest import digits
 from tests.attacks.span.conftest import first_two
@@ -164,3 +165,22 @@ def test_the_mean_of_two_images_shows_where_one_is_missing():
     assert found.mixed[0] > 1 and found.mixed[1] < 1e-3
     every = torch.ones(2, dtype=torch.bool)
     assert replace(found, count=3).no_means(every).tolist() == [False, True] and found.no_means(every).all()
+
+
+def test_two_images_in_the_place_of_one_stand_out_by_their_second_singular_value():
+    """Of the update that two such images have, by its own singular values; the closer they are, the less."""
+    torch.manual_seed(0)
+    first, images = 0.2 * torch.randn(64, 31, dtype=torch.float64), torch.randn(2, 30, dtype=torch.float64)
+    points = nn.functional.pad(images, (0, 1), value=1.0)
+    upstream = torch.randn(2, 64, dtype=torch.float64)
+    change = (upstream * (1 - (points @ first.T).tanh().square())).T @ points
+    layers = FirstLayers(first, first + change, torch.ones(1, 1, 65))
+    found = standing_out(layers, ACTIVATIONS["tanh"], images, 0.1)
+    way, expected = (points[1] - points[0]) / 2, []
+    for point, signal in zip(points, upstream, strict=True):
+        pair = torch.stack([point + way / 2, point - way / 2])
+        both = (signal / 2 * (1 - (pair @ first.T).tanh().square())).T @ pair
+        expected.append(torch.linalg.svdvals(both)[1] / 0.1)
+    assert found == pytest.approx(float(min(expected)), rel=0.05)
+    nearer = torch.stack([images[0], torch.lerp(images[0], images[1], 0.5)])
+    assert standing_out(layers, ACTIVATIONS["tanh"], nearer, 0.1) < 0.6 * found
