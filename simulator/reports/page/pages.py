@@ -88,7 +88,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = tables.leakage_grid(leakage)
     worst, others = pictures(run, say)
-    blind = bool(leakage.recovered.isna().all())
+    blind = tables.is_blind(leakage)
     command, needs = repeat(run, kind, name)
     return {
         "kind": kind,

@@ -59,11 +59,12 @@ def test_what_users_write_is_text_and_no_markup(record):
 
 
 def test_a_page_on_what_failed_names_the_reasons_and_shows_no_picture(record):
-    unmeasured = {"membership_auc": float("nan"), "class_counts": None}
+    unmeasured = {"membership_auc": float("nan"), "class_counts": None, "recovered": None}
     record.leakage = record.leakage.assign(status="timeout", detail="gave up after 3 s", **unmeasured)
     page = run_page(record, ())
     assert page["verdict"].level == "no result" and page["worst"] is None and not page["exposures"].rows
-    assert "gave up after 3 s" in render(page)
+    text = render(page)
+    assert "gave up after 3 s" in text and "Nobody compared them with the truth" not in text
 
 
 def test_ten_rounds_of_ten_clients_are_small_enough_to_be_mailed(large, noise):
