@@ -95,8 +95,7 @@ def answer_of(
         out.print(tables.in_letters(costs, out.width), "")
     for line in granted_lines(leakage):
         out.print(line)
-    blind = bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())
-    out.print(tables.legend((str(column.header) for column in table.columns), blind))
+    out.print(tables.legend((str(column.header) for column in table.columns), tables.is_blind(leakage)))
     files = show_files(run_dir, "leakage.csv")
     rows = leakage if shown.show_all else worst_rows(leakage)
     data |= {"rows": records(rows), "files": files}

@@ -20,7 +20,7 @@ from simulator.results.disk import write_atomically
 from simulator.results.keys import ALL
 from simulator.results.privacy import worst_columns
 from simulator.results.schema import AT_SETTING, EQUAL_UTILITY, LEAKAGE, benchmark
-from simulator.rundir.exposure_rows import share_of_means
+from simulator.rundir.exposure_rows import ranked_means
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import Scenario
 
@@ -244,9 +244,8 @@ def strongest(table: pd.DataFrame) -> pd.DataFrame:
     """Return for every defense and threat model the row of the attack that has most of the private images in the last
     attacked round, with that share as `leak`: by the count of a verdict that is largest."""
     own = table[(table.target == "private") & (table["round"] == table["round"].max())]
-    own = own.assign(**{LEAK: share_of_means(own).where(own.recovered_fraction.notna())})
-    ranked = own.sort_values([LEAK, "recovered_fraction", "leakage"], na_position="first", kind="stable")
-    return ranked.groupby(["defense", "threat_model"], sort=False).tail(1).sort_index()
+    order = ranked_means(own).rename(columns={"share": LEAK})
+    return order.groupby(["defense", "threat_model"], sort=False).head(1).sort_index()
 
 
 EQUAL = "equal_utility.csv"

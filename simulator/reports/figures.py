@@ -16,6 +16,7 @@ from simulator.reports.drawing import Drawn, Style
 from simulator.reports.strips import image_grid
 from simulator.results.columns import leakage_floors
 from simulator.results.keys import ALL, owner
+from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
@@ -34,7 +35,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     x = horizontal(leakage)
     frame = leakage.assign(who=leakage.client.map(owner))
     frame = frame.assign(panel=frame.threat_model + ", " + drawing.panel_titles(frame, without=x))
-    order = frame.groupby("panel").leakage.max().sort_values(ascending=False, kind="stable").index
+    order = frame.panel[worst_first(leakage).index].unique()
     shown, places = list(order[: drawing.MOST_PANELS]), places_of(frame, x)
     look = drawing.styles(places) if x == DEFENSE else _client_styles(frame)
     wide = sum(len(drawing.in_words(name)) for name in places) > MOST_LETTERS
@@ -148,7 +149,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
     if samples.empty:
         return None
     titled = samples.assign(panel=samples.threat_model + ", " + drawing.panel_titles(samples))
-    order = titled.groupby("panel").l2.median().sort_values(kind="stable").index  # the most exposed first
+    order = titled.groupby("panel").l2.median().sort_values(kind="stable").index
     shown = list(order[: drawing.MOST_PANELS])
     figure, axes = drawing.panels(len(shown), most=1, width=NARROW, height=2.8, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
@@ -167,7 +168,7 @@ def curves(samples: pd.DataFrame, path: Path) -> Drawn | None:
         axis.xaxis.set_tick_params(labelbottom=True)
     drawing.legend_below(axes[0])
     figure.tight_layout()
-    cut = f" {len(shown)} of {len(order)} settings are shown, the most exposed first."
+    cut = f" {len(shown)} of {len(order)} settings are shown, the closest first."
     some = cut if len(order) > len(shown) else ""
     best = titled.groupby("panel").l2.median()[shown[0]]
     return Drawn(

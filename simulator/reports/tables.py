@@ -169,8 +169,13 @@ def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int)
     return letters, gap
 
 
+def is_blind(leakage: pd.DataFrame) -> bool:
+    """Return whether there are results, and none of them was compared with the true images."""
+    return bool(leakage.recovered.isna().all() and (leakage.status == "ok").any())
+
+
 def legend(headings: Iterable[str], blind: bool = False) -> str:
-    """Explain the columns of a leakage table that have a legend. blind: whether the true images are unknown."""
+    """Explain the columns of a leakage table that have a legend. blind: of `is_blind`."""
     shown = set(headings)
     columns = [column for column in LEAKAGE.printed if column.legend and column.heading in shown]
     said = {column.name: f"{column.heading}: {column.legend}" for column in columns}
@@ -231,8 +236,8 @@ SEES = {
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
     """Make a table of every row, those that expose most first, with the columns of the terminal and remarks."""
     frame = worst_first(leakage).head(MOST_ROWS)
-    cells = key_cells(frame, swept_keys(leakage)) | cells_of(frame, LEAKAGE.printed)
-    if leakage.recovered.isna().all():  # nobody knows the true images
+    cells = key_cells(frame, swept_keys(leakage)) | cells_of(frame, worth_showing(frame))
+    if is_blind(leakage):
         cells = {replace(name, meaning=FOUND) if name.name == "recovered" else name: own for name, own in cells.items()}
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")
     cells[told_column] = [told_briefly(row) for _, row in frame.iterrows()]

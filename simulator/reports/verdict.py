@@ -165,10 +165,15 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
 
 def _broke(rows: pd.DataFrame) -> list[str]:
     """Name attacks that an exception ended, which is neither a result nor a refusal."""
+    broke = _ended(rows, _crashed(rows), "broke")
+    return [f"{text}, and what it would show there is not known: {said(own)[0][0]}" for text, own in broke]
+
+
+def _ended(rows: pd.DataFrame, ended: pd.DataFrame, how: str) -> list[tuple[str, pd.DataFrame]]:
+    """Say for each attack in how many of its cases it ended like this, and return these beside it."""
     return [
-        f"{_attacks(own)} broke in {len(own)} of {counted((rows.attack == attack).sum(), 'case')}, and what it would "
-        f"show there is not known: {said(own)[0][0]}"
-        for attack, own in _crashed(rows).groupby("attack", sort=False)
+        (f"{_attacks(own)} {how} in {len(own)} of {counted((rows.attack == attack).sum(), 'case')}", own)
+        for attack, own in ended.groupby("attack", sort=False)
     ]
 
 
@@ -295,12 +300,12 @@ def _headline(level: Level, rows: pd.DataFrame, good: pd.DataFrame, tested: pd.D
         unknown = _unknown(rows)
         return f"{unknown}; no other attack showed anything" if unknown and len(good) else NOTHING_KNOWN
     labels = [repr(label) for label in dict.fromkeys(good.attack)]
+    late = _ended(rows, rows[rows.status == "timeout"], "ran out of time")
+    ended = "; ".join(text for text, _ in [*_ended(rows, _crashed(rows), "broke"), *late])
+    means = f"which does not mean that nothing leaks{f': {ended}' if ended else ''}"
     if unbeaten := most_unbeaten(good):
-        return (
-            f"No more than chance was shown to leak by {listed(labels)} ({unbeaten} at most), which does not mean that "
-            "nothing leaks"
-        )
-    return f"Nothing was shown to leak by {listed(labels)}, which does not mean that nothing leaks"
+        return f"No more than chance was shown to leak by {listed(labels)} ({unbeaten} at most), {means}"
+    return f"Nothing was shown to leak by {listed(labels)}, {means}"
 
 
 def _no_less(worst: pd.Series, good: pd.DataFrame) -> str:

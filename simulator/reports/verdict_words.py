@@ -13,7 +13,7 @@ from simulator.rundir.exposure_rows import COUNTS, PARTICIPANTS
 
 ABOUT = Knowledge.about()
 OF_PIXELS = {name: ABOUT[name].words for name in PARTICIPANTS}
-REPORTED = "the number of images (num-examples), which clients of FedAvg report to the server"
+REPORTED = "the number of images (num-examples), which a server of FedAvg knows"
 SERVERS = ("server", "server_history")  # who see what clients report; who sees a client by itself is one
 VIEWERS = {
     "server": "the server",
@@ -205,7 +205,7 @@ REMEDIES = {
 CALLED = {"personal_first": "`personal_layers` of the first layer"}  # rows with options of their own
 AGAINST = {  # what is exposed: what hinders it, what lets least through first
     "images": ("power_sgd", "personal_first"),
-    "features": ("power_sgd",),
+    "features": ("power_sgd", "random_k"),
     "members": ("power_sgd", "random_k"),
 }
 HOW = (

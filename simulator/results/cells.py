@@ -18,12 +18,22 @@ DETERMINED = 1.0  # numbers of the update for each pixel, below which images of 
 def likely_right(rows: "pd.DataFrame") -> "pd.Series":
     """Return whether images without a truth are very likely right: they passed the attack's own test and
     explain half of the update, or explain nearly all of an update that determines them."""
+    passed = (_numbers(rows, "num_vouched") > 0) & ~(rows["relative_residual"] >= TESTED)
+    return passed | ((rows["relative_residual"] < EXPLAINED) & ~(_numbers(rows, "determined") < DETERMINED))
+
+
+def num_found(rows: "pd.DataFrame") -> "pd.Series":
+    """Return how many images without a truth can be right: no more than the update shows or, if that is not known, than
+    the attack was told. An attack that searches from more starts than there are images returns more."""
+    there = _numbers(rows, "num_inferred").fillna(_numbers(rows, "num_private"))
+    return _numbers(rows, "num_reconstructed").clip(upper=there.fillna(float("inf")))
+
+
+def _numbers(rows: "pd.DataFrame", name: str) -> "pd.Series":
+    """Return a column as numbers; tables of earlier versions may lack it."""
     import pandas as pd
 
-    tested = rows["num_vouched"] if "num_vouched" in rows else pd.Series(float("nan"), index=rows.index)
-    passed = (pd.to_numeric(tested).astype("float64") > 0) & ~(rows["relative_residual"] >= TESTED)
-    known = pd.to_numeric(rows["determined"]) if "determined" in rows else pd.Series(float("nan"), index=rows.index)
-    return passed | ((rows["relative_residual"] < EXPLAINED) & ~(known < DETERMINED))
+    return pd.to_numeric(rows.get(name, pd.Series(float("nan"), index=rows.index))).astype("float64")
 
 
 def client(row: "pd.Series", column: Column) -> str:
@@ -36,8 +46,9 @@ def recovered(row: "pd.Series", column: Column) -> str:
         return str(row["status"])
     if not is_missing(row["recovered"]):
         return f"{row['recovered']} of {row['num_private']}"
-    likely = likely_right(row.to_frame().T.infer_objects()).iloc[0]
-    return f"{row['num_reconstructed']} {'found' if likely else 'doubtful'}"
+    rows = row.to_frame().T.infer_objects()
+    likely = likely_right(rows).iloc[0]
+    return f"{num_found(rows).iloc[0]:.0f} found" if likely else f"{row['num_reconstructed']} doubtful"
 
 
 def members(row: "pd.Series", column: Column) -> str:

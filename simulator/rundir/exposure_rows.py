@@ -7,7 +7,7 @@ import pandas as pd
 
 from attacks.calibration import beats_chance
 from simulator.evaluation.truth import CANDIDATES
-from simulator.results.cells import likely_right
+from simulator.results.cells import likely_right, num_found
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 
@@ -36,11 +36,13 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     return _judged(about_private(leakage))
 
 
-def share_of_means(table: pd.DataFrame) -> pd.Series:
-    """Return `share` of a table of means, as benchmark.csv, judged as `exposure_rows` judges one update."""
+def ranked_means(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table of means, as benchmark.csv, in the order of `ranked`, with `share`, judged as
+    `exposure_rows` judges one update."""
     shares = {name: table[f"{name}_fraction"] for name in MEASURES if f"{name}_fraction" in table}
     rows = table[[name for name in table if name in LEAKAGE.columns]].assign(num_private=1.0, **shares)
-    return _judged(rows).share.set_axis(table.index)
+    order = ranked(_judged(rows))
+    return table.iloc[order.index].assign(share=order.share.where(order.scored).to_numpy())
 
 
 def about_private(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -58,7 +60,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     plain = rows[MEASURES].fillna(0.0)
     counts = plain.where(explained == "", 0.0)
     likely = likely_right(rows)
-    found = rows[["num_reconstructed", "num_inferred"]].min(axis=1).where(likely, 0.0)
+    found = num_found(rows).where(likely, 0.0)
     best = counts.max(axis=1).where(rows.scored, found)
     fewer = rows[["num_private", "num_inferred"]].min(axis=1)  # a client may have trained on a part of its images
     of = rows.num_private.where(rows.scored, fewer.where(fewer >= best, rows.num_inferred.fillna(rows.num_private)))

@@ -9,6 +9,7 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.interface.normalization import Pictures
+from attacks.scoring.images import RECOVERED_PSNR
 from simulator.results.columns import leakage_floor
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey, owner
@@ -74,14 +75,21 @@ class Strip:
         return Pictures(self.title, ((self.label, self.private), ("reconstructed", self.guesses)), captions)
 
 
-def strip_of(run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST) -> Strip:
+def strip_of(
+    run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST, counted: int | None = None
+) -> Strip:
     """Make the strip of a row of the leakage table: at most `most` matched reconstructions, the closest first, with the
-    images of the row's target, or, if the row has no scores, the best reconstructions."""
+    images of the row's target, or, if the row has no scores, the best reconstructions. counted: how many of them there
+    are as a verdict counts, those that are recovered before others; default all."""
     found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
     own = run.samples_of(row)
     if own.empty:
+        found = found[:counted]
         return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))
     matched = own[own.match >= 0].sort_values("l2", kind="stable")
+    if counted is not None:
+        recovered = matched.identified & (matched.psnr >= RECOVERED_PSNR)
+        matched = pd.concat([matched[recovered], matched[~recovered]]).head(counted)
     shown = matched.head(most)
     private = scored_against(run, row)[shown.image.tolist()]
     return Strip(title, private, found[shown.match.tolist()], shown.l2.to_numpy(), label, len(matched))
@@ -114,7 +122,7 @@ def title_of(row: pd.Series, where: str = "") -> str:
     """Say where a row is from, how many images were recovered, and every larger count. where: default `where_of`."""
     where = where or where_of(row)
     if pd.isna(row.get("recovered")):
-        return f"{where}: {row['num_reconstructed']} images found"
+        return f"{where}: {row['num_reconstructed']} images returned"
     counts = {LEAKAGE.columns[name].heading: row.get(name) for name in COUNTS}
     known = {name: count for name, count in counts.items() if not pd.isna(count)}
     more = [f", {count:.0f} {name}" for name, count in known.items() if count > row["recovered"]]

@@ -88,7 +88,7 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
     name = str(asked.get("name") or (run.path.name if recording.parent == run.path.resolve() else recording.name))
     rows = tables.leakage_grid(leakage)
     worst, others = pictures(run, say)
-    blind = bool(leakage.recovered.isna().all())
+    blind = tables.is_blind(leakage)
     command, needs = repeat(run, kind, name)
     return {
         "kind": kind,
@@ -119,7 +119,9 @@ def pictures(run: Run, say: Say) -> tuple[Values | None, Values]:
         return None, NOBODY
     groups = ["client", "defense"] if good.defense.nunique() > 1 else ["client"]
     order = ranked(exposure_rows(good))
-    rows = good.iloc[order.index].assign(counts=(order.share > 0).to_numpy()).drop_duplicates(groups)
+    returned = order.best.where(order.measure != "held", order.recovered)  # nobody shows what an attack held back
+    rows = good.iloc[order.index].assign(counts=(order.share > 0).to_numpy(), pairs=returned.to_numpy())
+    rows = rows.drop_duplicates(groups)
     counted, mute = rows[rows.counts], rows[~rows.counts]
     shown = counted.head(1 + MOST_PICTURES)
     tried = [_attempt(run, row, OTHERS if place else WORST, say) for place, (_, row) in enumerate(shown.iterrows())]
@@ -134,7 +136,7 @@ def pictures(run: Run, say: Say) -> tuple[Values | None, Values]:
 def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:
     """Make the picture of a row. One that cannot be shown (if data has moved) costs a line, not the page."""
     try:
-        return picture_of(run, row, most)
+        return picture_of(run, row, most, int(row["pairs"]))
     except (InputError, OSError, LookupError) as error:
         say(f"pictures of {row['attack']} on client {row['client']} cannot be shown: {one_line(error)}")
         return None

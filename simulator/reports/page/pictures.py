@@ -116,10 +116,10 @@ def tile(image: Tensor, alt: str) -> Values:
     return {"source": data_uri(buffer.getvalue(), kind), "alt": alt}
 
 
-def picture_of(run: Run, row: pd.Series, most: int) -> Values:
+def picture_of(run: Run, row: pd.Series, most: int, counted: int | None = None) -> Values:
     """Make the picture of a row of the leakage table: a strip of pairs, in groups that stay side by side on a narrow
-    screen. label: of the upper images."""
-    strip = strip_of(run, row, "", label=str(row["target"]), most=most)
+    screen. most, counted: as `strip_of` has them. label: of the upper images."""
+    strip = strip_of(run, row, "", label=str(row["target"]), most=most, counted=counted)
     pairs = [_pair(strip, place) for place in range(len(strip))]
     together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
     groups = [pairs[start : start + together] for start in range(0, len(pairs), together)]

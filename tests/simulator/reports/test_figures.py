@@ -108,3 +108,14 @@ def test_more_settings_than_a_figure_has_room_for_are_counted(drawn, tmp_path):
     rows = pd.concat([frame(leakage_row(r, 0, attack=f"attack {i}")) for i in range(14) for r in (1, 2)])
     said = figures.leakage_figure(rows.reset_index(drop=True), tmp_path / "leakage_by_round.png").caption
     assert "12 of 14 settings are shown" in said and len(drawn["leakage_by_round"].axes) == 12
+
+
+def test_the_settings_that_a_figure_has_room_for_are_those_that_the_verdict_puts_first(drawn, tmp_path):
+    """More leakage than all others, and no image: it is exposed least."""
+    blurred = [leakage_row(r, 0, 0, attack="blurred", leakage=0.9) for r in (1, 2)]
+    sharp = [leakage_row(r, 0, 1 + i // 2, attack=f"attack {i}", leakage=0.5) for i in range(12) for r in (1, 2)]
+    said = figures.leakage_figure(frame(*blurred, *sharp), tmp_path / "leakage_by_round.png").caption
+    shown = [axis.get_title("left") for axis in drawn["leakage_by_round"].axes]
+    assert "12 of 13 settings are shown, the worst first" in said
+    assert {shown[0], shown[1]} == {"server, attack 10", "server, attack 11"}
+    assert "server, blurred" not in shown

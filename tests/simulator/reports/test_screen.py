@@ -5,6 +5,7 @@ import pandas as pd
 from rich.console import Console
 
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
+from simulator.reports.tables import leakage_grid
 from simulator.reports.verdict import Verdict
 from simulator.reports.verdict_words import REPORTED
 from simulator.results.schema import LEAKAGE
@@ -48,6 +49,13 @@ def test_a_client_has_one_line_its_worst_and_the_most_exposed_comes_first():
 def test_every_attack_and_round_is_in_the_full_table():
     rows = frame(*({"round": number, "recovered": number} for number in range(1, 80)))
     assert len(lines(full_table(rows, [], 80))) == 3 + 79
+
+
+def test_the_page_has_the_columns_of_the_screen_and_what_takes_more_room():
+    rows = frame({"held": 7}, {"client": 1, "status": "timeout", "recovered": np.nan})
+    shown = [str(column.header) for column in full_table(rows, [], 200).columns]
+    assert [column.name for column in leakage_grid(rows).columns] == [*shown, "told", "status"]
+    assert "held" not in shown and "attack" not in shown  # it is `recovered`, and there is one attack
 
 
 def test_a_client_without_any_result_says_why_and_comes_last():

@@ -82,11 +82,9 @@ def test_the_headline_says_who_when_to_whom_by_what_knowing_what_and_how_many():
         ("{}", "told nothing."),
         (None, "told nothing."),
         ('{"pixel_mean": [0.3]}', "told nothing but the mean of the pixels, which every participant knows."),
-        ('{"num_private": 8}', "told nothing but the number of images (num-examples), which clients of FedAvg "
-         "report to the server."),
+        ('{"num_private": 8}', "told nothing but the number of images (num-examples), which a server of FedAvg knows."),
         ('{"num_private": 8, "steps": 3, "pixel_mean": [0.3]}', "told the number of steps, and the number of images "
-         "(num-examples), which clients of FedAvg report to the server, and the mean of the pixels, which every "
-         "participant knows."),
+         "(num-examples), which a server of FedAvg knows, and the mean of the pixels, which every participant knows."),
         ('{"labels": [1], "pixel_range": [0, 1]}', "told their labels, and the range of the pixels, "
          "which every participant knows."),
     ],
@@ -309,6 +307,21 @@ def test_an_attack_that_broke_is_no_verdict_of_nothing_shown():
     assert verdict(table(broke, recovered(8, attack="ntk"))).level == "exposed"
 
 
+def test_a_headline_of_nothing_shown_says_in_how_many_cases_an_attack_gave_no_result():
+    """A reader's case: one result, and eight crashes of the same attack that the headline did not mention."""
+    crashes = [{"client": client, "status": "failed", "detail": "RuntimeError: boom"} for client in range(1, 9)]
+    found = verdict(table({}, *crashes))
+    assert found.level == "nothing shown"
+    assert found.headline == (
+        "Nothing was shown to leak by 'span', which does not mean that nothing leaks: attack 'span' broke in 8 of 9 "
+        "cases."
+    )
+    late = [row | {"status": "timeout"} for row in crashes[:3]]
+    assert verdict(table({}, *late)).headline.endswith(": attack 'span' ran out of time in 3 of 4 cases.")
+    refused = [row | {"detail": "InputError: no row space"} for row in crashes]
+    assert verdict(table({}, *refused)).headline.endswith("does not mean that nothing leaks.")
+
+
 def test_without_the_truth_it_says_what_was_found_and_how_sure_that_is():
     blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan)
     sure = verdict(table(blind | {"num_inferred": 10, "num_reconstructed": 9, "relative_residual": 0.002}))
@@ -348,6 +361,16 @@ def test_without_the_truth_images_count_where_the_client_reports_how_many_it_has
     one = blind | {"num_reconstructed": 1, "num_vouched": 1, "relative_residual": 1e-5, "num_features": 8}
     found = verdict(table(one, blind | {"client": 1, "num_reconstructed": 0, "num_features": 8}))
     assert found.level == "partly exposed" and "the server finds 1 image of 8 (very likely" in found.headline
+
+
+def test_without_the_truth_no_more_images_count_than_there_are():
+    """A reader's case: "finds 80 images of 40" of ntk, which searches from twice as many starts."""
+    blind = dict.fromkeys(["recovered", "held", "leakage", "num_inferred"], np.nan) | {"attack": "ntk"}
+    rows = table(blind | {"num_private": 40, "num_reconstructed": 80, "relative_residual": 0.02})
+    found = verdict(rows)
+    assert "finds 40 images of 40 (very likely right: they leave 0.02 of the update" in found.headline
+    assert "at worst 40 images from client 0" in str(found.of("shown"))
+    assert leakage_grid(rows).cells()["recovered"] == ["40 found"]
 
 
 def test_without_the_truth_images_that_explain_the_update_stand_before_more_that_do_not():
@@ -554,6 +577,12 @@ def test_the_remedy_that_lets_least_through_is_the_first_and_counts_what_an_eye_
     """A reviewer's case: 0.02 behind a personal first layer, behind which an eye would know 26 % of the images."""
     first, *_ = verdict(table(recovered(8))).of("next")
     assert "`power_sgd` 0.05 at −7.7 points of accuracy; `personal_layers` of the first layer 0.23 at −1.2" in first
+
+
+@pytest.mark.parametrize("leaks", [recovered(8), {"num_features": 8, "num_reconstructed": 0}, {"membership_auc": 1.0}])
+def test_each_kind_of_exposure_has_two_remedies_with_their_costs(leaks):
+    first, *_ = verdict(table(leaks)).of("next")
+    assert first.startswith("Against exposed") and first.count("points of accuracy") == 2
 
 
 def test_against_what_no_defense_was_measured_that_is_said():

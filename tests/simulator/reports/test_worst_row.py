@@ -73,6 +73,13 @@ def test_the_benchmark_ranks_attacks_as_the_verdict_does(case):
     assert best.attack == "ntk" and "by attack 'ntk'" in verdict(leakage).headline
 
 
+def test_the_benchmark_decides_between_equal_attacks_as_the_verdict_does():
+    """As in a verdict: after the images it is leakage, then membership, that decides."""
+    rows = [leakage_row(1, 0, attack="ntk", membership_auc=0.9), leakage_row(1, 0, attack="span", membership_auc=0.8)]
+    assert worst_first(LEAKAGE.frame(rows)).attack.iloc[0] == "ntk"
+    assert strongest(LEAKAGE.frame(rows)).attack.tolist() == ["ntk"]
+
+
 def test_the_grid_of_defenses_shows_the_client_that_is_exposed_worst(large, monkeypatch, tmp_path):
     large.leakage = LEAKAGE.frame(CASES["up to brightness"])
     monkeypatch.setattr(benchmark_figures, "_private", lambda record, cell, clients: torch.zeros(8, 1, 2, 2))

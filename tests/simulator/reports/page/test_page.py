@@ -15,9 +15,10 @@ from simulator.reports.page import pictures as page_pictures
 from simulator.reports.page.pages import render, run_page
 from simulator.reports.page.pictures import distance, in_words, picture_of, tile
 from simulator.reports.tables import leakage_grid, utility_grid
-from simulator.results.schema import LEAKAGE, UTILITY
+from simulator.results.keys import ObservationKey
+from simulator.results.schema import LEAKAGE, SAMPLES, UTILITY
 from simulator.rundir.strip import Strip
-from tests.simulator.reports.conftest import leakage_row, utility_row
+from tests.simulator.reports.conftest import leakage_row, sample_rows, utility_row
 
 FIVE_MEGABYTES = 5 * 1000 * 1000
 
@@ -26,7 +27,7 @@ FIVE_MEGABYTES = 5 * 1000 * 1000
 def noise(monkeypatch):
     """Strips of images that cannot be compressed, as large as people have them."""
 
-    def strip_of(run, row, title, label="private", most=10):
+    def strip_of(run, row, title, label="private", most=10, counted=None):
         count = min(most, row["recovered"])
         images = torch.rand(count, 3, 224, 224, generator=torch.Generator().manual_seed(0))
         return Strip(title, images, images, torch.full((count,), 0.15).numpy(), label, row["recovered"])
@@ -58,11 +59,12 @@ def test_what_users_write_is_text_and_no_markup(record):
 
 
 def test_a_page_on_what_failed_names_the_reasons_and_shows_no_picture(record):
-    unmeasured = {"membership_auc": float("nan"), "class_counts": None}
+    unmeasured = {"membership_auc": float("nan"), "class_counts": None, "recovered": None}
     record.leakage = record.leakage.assign(status="timeout", detail="gave up after 3 s", **unmeasured)
     page = run_page(record, ())
     assert page["verdict"].level == "no result" and page["worst"] is None and not page["exposures"].rows
-    assert "gave up after 3 s" in render(page)
+    text = render(page)
+    assert "gave up after 3 s" in text and "Nobody compared them with the truth" not in text
 
 
 def test_ten_rounds_of_ten_clients_are_small_enough_to_be_mailed(large, noise):
@@ -99,6 +101,48 @@ def test_no_picture_is_of_what_the_verdict_does_not_count(large, noise):
     assert run_page(large, ())["worst"] is None
 
 
+@pytest.fixture
+def eight(record):
+    """Eight images of a client, of which seven came back: the closest of all matches is of another image."""
+    images = torch.linspace(0, 1, 8)[:, None, None, None].expand(8, 1, 8, 8)
+    record.leakage = LEAKAGE.frame([leakage_row(1, 0, 7, num_reconstructed=8, attack="ntk")])
+    record.samples = SAMPLES.frame(
+        [sample | {"l2": 1 - sample["image"] / 8} for sample in sample_rows(record.leakage.iloc[0])]
+    )
+    record.private_images = lambda key, cell: images
+    np.savez(record.store("").reconstruction_path(ObservationKey(1, 0, "server"), "ntk"), images=images.numpy())
+    return record
+
+
+def shades(picture, which):
+    """The brightness of each image of a picture, from 0 to 7."""
+    sources = [pair[which]["source"] for group in picture["groups"] for pair in group]
+    levels = [np.array(Image.open(io.BytesIO(b64decode(one.split(",")[1])))).mean() for one in sources]
+    return [round(level * 7 / 255) for level in levels]
+
+
+def test_a_picture_has_the_pairs_that_the_verdict_counts_and_no_other(eight):
+    """A reader's case: the verdict says 7 of 8, and below it stood 8 pairs."""
+    page = run_page(eight, ())
+    assert "recovers 7 of its 8 private images" in page["verdict"].headline
+    assert shades(page["worst"], "private") == shades(page["worst"], "guess") == [6, 5, 4, 3, 2, 1, 0]
+    assert ": 7 private images above what ntk made of the update; 7 of 8 recovered." in page["worst"]["caption"]
+    eight.leakage = eight.leakage.assign(recovered_affine=8, null_recovered_affine_p=0.01)
+    assert shades(run_page(eight, ())["worst"], "guess") == [6, 5, 4, 3, 2, 1, 0, 7]
+    eight.leakage = eight.leakage.assign(recovered_affine=7, held=8)
+    assert shades(run_page(eight, ())["worst"], "guess") == [6, 5, 4, 3, 2, 1, 0]
+
+
+def test_a_picture_without_a_truth_has_no_more_images_than_the_verdict(eight):
+    blind = dict.fromkeys(["recovered", "recovered_fraction", "leakage"]) | {"num_private": 6}
+    eight.leakage = LEAKAGE.frame([leakage_row(1, 0, attack="ntk", relative_residual=0.02) | blind])
+    eight.samples = eight.samples.iloc[:0]
+    page = run_page(eight, ())
+    assert "finds 6 images of 6 (very likely right" in page["verdict"].headline
+    assert shades(page["worst"], "guess") == [0, 1, 2, 3, 4, 5] and ": 6 images that ntk" in page["worst"]["caption"]
+    assert page["tables"][0].cells()["recovered"] == ["6 found"]
+
+
 def test_the_box_has_what_broke_and_a_run_that_was_stopped_says_so(large):
     detail = "RuntimeError: out of cheese"
     failed = leakage_row(1, 1, status="failed", attack="ntk", detail=detail, membership_auc=None)
@@ -132,8 +176,16 @@ def test_without_a_truth_reconstructions_stand_alone(record):
 
 
 def test_what_recovered_and_leakage_mean_stands_below_the_first_picture(large, noise):
-    section = render(run_page(large, ())).partition('<h2 id="worst">')[2].partition("</section>")[0]
+    section = render(run_page(large, ())).partition('<h2 id="worst">')[2].partition("<h2")[0]
     assert "recovered: PSNR of at least 20 dB" in section and "leakage: 1 is exact. In parentheses: the flo" in section
+
+
+def test_a_page_of_members_alone_says_what_recovered_and_leakage_mean(large, noise):
+    large.leakage = LEAKAGE.frame([leakage_row(1, 0, 0, num_reconstructed=8)])
+    page = run_page(large, ())
+    assert page["worst"] is None and any(line.startswith("Leakage 0.00") for line in page["verdict"].of("shown"))
+    text = render(page)
+    assert "recovered: PSNR of at least 20 dB" in text.partition("<h2>What to do next")[0]
 
 
 def test_an_audit_has_a_page_without_scenario_and_utility(record):
