@@ -74,6 +74,66 @@ class Residual(nn.Module):
         return self.fc2(x)
 
 
+class Typed(Perceptron):
+    """Takes images of the type of its training alone, as code does that makes tensors of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == torch.float32
+        return super().forward(x)
+
+
+class Converting(Perceptron):
+    """Converts what it is given, as code does that is fed bytes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float())
+
+
+class Keeping(Perceptron):
+    """Keeps what it gave last, graph and all, as code does that shows it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x)
+        return self.last
+
+
+class Convolved(nn.Module):
+    """For images 1 × 8 × 8: one convolution, run by `through`, and two linear layers."""
+
+    def __init__(self, through: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.fc1, self.fc2 = nn.Conv2d(1, 8, 3), nn.Linear(288, 32), nn.Linear(32, 10)
+        self.through = through
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.through(self.conv, x)).flatten(1)
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def frozen_body(cut: Callable[[nn.Module, Tensor], Tensor] = torch.no_grad()(lambda layer, x: layer(x))) -> nn.Module:
+    """A body that is not trained, as tutorials on transfer learning freeze it."""
+    model = Convolved(cut)
+    model.conv.requires_grad_(False)
+    return model
+
+
+class Autocast(Convolved):
+    """Trains in mixed precision."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda layer, x: layer(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return super().forward(x)
+
+
+def made_of_others(normalized: Callable[[nn.Module], nn.Module], place: int) -> nn.Module:
+    """A plain network for images 1 × 8 × 8 with one layer whose weight is made of other parameters."""
+    layers = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)]
+    return nn.Sequential(*(normalized(layer) if i == place else layer for i, layer in enumerate(layers)))
+
+
 class BatchNormalized(nn.Module):
     """For images 1 × 8 × 8."""
 
