@@ -32,6 +32,7 @@ from tests.attacks.user_networks import (
     Perceptron,
     Quickstart,
     Residual,
+    Swish,
     Typed,
     VisionTransformer,
     frozen_body,
@@ -174,7 +175,8 @@ OF_USERS = {
     "named outputs": lambda: Heads(lambda first, other: {"logits": first, "age": other}),
     "MNIST example": mnist_example, "MobileNetV2": mobile, "fastai": nested,
     "float32 alone": Typed, "converted": Converting, "autocast": Autocast,
-    "keeping": Keeping, "data parallel": lambda: nn.DataParallel(Perceptron()),
+    "own function": lambda: Convolved(lambda layer, x: Swish.apply(layer(x))), "keeping": Keeping,
+    "data parallel": lambda: nn.DataParallel(Perceptron()),
     "compiled": lambda: torch.compile(Perceptron(), backend="eager"),
     "weight norm": lambda: made_of_others(nn.utils.parametrizations.weight_norm, 1),
     "spectral norm": lambda: made_of_others(nn.utils.parametrizations.spectral_norm, 3),
@@ -197,6 +199,11 @@ CUT_OFF = "cuts off, as torch.no_grad and detach do: give a network without that
 NOT_BY_GRADIENTS = {"no_grad": CUT_OFF, "detached": CUT_OFF} | dict.fromkeys(
     ("checkpointed", "checkpointed, reentrant"), "computes layers again by torch.utils.checkpoint, at parameters of its"
 )
+FUNCTIONAL = {  # what torch.func does not differentiate
+    "checkpointed": "computes layers again by torch.utils.checkpoint",
+    "checkpointed, reentrant": "without setup_context, as torch.utils.checkpoint with use_reentrant",
+    "own function": "has an autograd.Function without setup_context",
+}
 of_every_user = pytest.mark.parametrize("network", OF_USERS)
 
 
@@ -233,11 +240,18 @@ def test_networks_as_people_write_them_are_attacked_or_refused(name, network):
         assert NOT_BY_SPAN[network] in said
     elif name in BY_GRADIENTS and network in NOT_BY_GRADIENTS:
         assert NOT_BY_GRADIENTS[network] in said
-    elif name == "best_public" and network.startswith("checkpointed"):
-        assert "torch.utils.checkpoint" in said
+    elif name == "best_public" and network in FUNCTIONAL:
+        assert FUNCTIONAL[network] in said
     else:
         assert not said or name == YOURS
     assert torch.equal(told.public_images, public)
+
+
+@pytest.mark.parametrize("name", BY_GRADIENTS)
+@pytest.mark.usefixtures("short_inversion")
+def test_without_what_cut_gradients_off_a_network_takes_the_same_checkpoints(name):
+    observation, _, told = of_user(OF_USERS["no_grad"])
+    check_form(run(name, replace(observation, model=frozen_body(lambda layer, x: layer(x))), told))
 
 
 @pytest.mark.parametrize(
@@ -276,8 +290,7 @@ READERS = {
 }
 
 
-RECOMPUTED = {"checkpointed": "by torch.utils.checkpoint", "checkpointed, reentrant": "as torch.utils.checkpoint with"}
-NOT_READ = {(reader, network): why for reader in ("drift", "kernel regime") for network, why in RECOMPUTED.items()} | {
+NOT_READ = {(reader, network): why for reader in ("drift", "kernel regime") for network, why in FUNCTIONAL.items()} | {
     ("kernel regime", network): "an operation that torch has no forward derivative of"
     for network in ("weight norm", "weight norm by hooks")
 }

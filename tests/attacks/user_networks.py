@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,6 +96,20 @@ class Keeping(Perceptron):
     def forward(self, x: Tensor) -> Tensor:
         self.last = super().forward(x)
         return self.last
+
+
+class Swish(torch.autograd.Function):
+    """As EfficientNet-PyTorch saves memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.sigmoid() * (1 + x * (1 - x.sigmoid()))
 
 
 class Convolved(nn.Module):
