@@ -25,6 +25,7 @@ from attacks.ntk.objective import (
     TRACE_EVERY,
     DualSolution,
     Objective,
+    check_objective,
     inverse_temperature,
     make_objective,
     outside_range,
@@ -72,6 +73,7 @@ class KKTAttack(Attack):
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         count_candidates(self.name, observation.input_shape, knowledge, self.candidates)
+        check_objective(self.name, observation)
 
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress

@@ -5,9 +5,12 @@ import tempfile
 import traceback
 from typing import Any
 
-from attacks.interface.errors import ESCAPES, InputError, one_line
+import torch
+
+from attacks.interface.errors import ESCAPES, LONGEST, InputError, one_line
 from attacks.interface.plugins import users_frames
 
+FAULT = "; a fault of fedspill"
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # errors of impossible paths
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO, errno.ESTALE)
 
@@ -52,6 +55,14 @@ def one_line_error(error: BaseException) -> str:
     """Describe an exception in one line: its type, its text, and the line of the user's code that raised it."""
     said, where = one_line(f"{type(error).__name__}: {error}").removesuffix(":"), user_code(error)
     return f"{said}, in or below {where}" if where and not isinstance(error, InputError) else said
+
+
+def blamed_error(error: BaseException) -> str:
+    """Describe an exception in one line that says so if it is a fault of fedspill: not of the input, nor of the user's
+    code, nor of the machine."""
+    if user_code(error) or isinstance(error, InputError | RunError | OSError | MemoryError | torch.OutOfMemoryError):
+        return one_line_error(error)
+    return one_line(one_line_error(error), most=LONGEST - len(FAULT)) + FAULT
 
 
 def refused_file(error: BaseException) -> str:

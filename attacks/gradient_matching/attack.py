@@ -35,7 +35,7 @@ from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
 from attacks.interface.options import NOT_NEGATIVE, POSITIVE, above_zero_to
 from attacks.interface.torch_tools import LBFGS, Adam, cast_state, choose_device
-from attacks.networks.probing import as_trained, count_outputs
+from attacks.networks.probing import as_trained, check_differentiable, count_outputs
 from attacks.update.intervals import EntryIntervals, possible_entries
 from attacks.update.local_training import Coding, LocalOptimizer, LocalTraining, Loss
 
@@ -119,6 +119,7 @@ class GradientMatchingAttack(Attack):
         if knowledge.num_private is not None:
             self._simulated_steps(knowledge, torch.device("cpu"))
             check_labels(knowledge)
+        check_differentiable(self.name, observation.model, observation.input_shape)
 
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress

@@ -52,6 +52,19 @@ def trained_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
+PARALLEL, COMPILED = "module", "_orig_mod"  # what DataParallel and torch.compile put before the names of a model
+WRAPPERS = {"DataParallel": PARALLEL, "DistributedDataParallel": PARALLEL, "OptimizedModule": COMPILED}
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
+    """Return (the network inside such wrappers, which run it at no parameters but its own, and without hooks; what they
+    put before its names)."""
+    prefix = ""
+    while inside := WRAPPERS.get(type(model).__name__):
+        model, prefix = getattr(model, inside), f"{prefix}{inside}."
+    return model, prefix
+
+
 @dataclass(frozen=True)
 class Observation:
     """Checkpoints as the adversary saw them, with the architecture they belong to.
@@ -70,6 +83,11 @@ class Observation:
     threat_model: str = "server"
 
     def __post_init__(self) -> None:
+        model, prefix = unwrapped(self.model)
+        if prefix:
+            pairs = [[{k.removeprefix(prefix): v for k, v in state.items()} for state in pair] for pair in self.pairs]
+            object.__setattr__(self, "model", model)
+            object.__setattr__(self, "pairs", tuple(map(tuple, pairs)))
         if not self.trainable:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
         expected = self.model.state_dict()
@@ -125,7 +143,10 @@ class Observation:
 
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
-        return replace(self, model=copy.deepcopy(self.model).to(device).eval())
+        kept = [value for module in self.model.modules() for value in vars(module).values()]
+        # of a forward pass, as weights of `weight_norm` are: copies of these are refused where they have a graph
+        memo = {id(value): value.detach().clone() for value in kept if isinstance(value, Tensor) and not value.is_leaf}
+        return replace(self, model=copy.deepcopy(self.model, memo).to(device).eval())
 
     def on(self, device: torch.device) -> "Observation":
         """Copy checkpoints and network to `device`, the network in evaluation mode."""

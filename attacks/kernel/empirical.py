@@ -12,7 +12,15 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State, trained_names
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.jacobian import Factors, Jacobian
-from attacks.networks.probing import count_outputs, evaluating, parameter_names, probe, probe_generator, run_network
+from attacks.networks.probing import (
+    count_outputs,
+    evaluating,
+    most_exact_type,
+    parameter_names,
+    probe,
+    probe_generator,
+    run_network,
+)
 
 MOST_IMAGES = 200  # on which the drift of a kernel is measured: its cost is quadratic
 MOST_ENTRIES = 2**29  # of the Jacobian of these images; linear layers need none
@@ -57,9 +65,11 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 
 def kernel_drift(observation: Observation, images: Tensor) -> float:
-    """Return the kernel distance, before to after an observation's last update, on `images` (N, C, H, W) in float64."""
-    states = (cast_state(state, images.device, torch.float64) for state in observation.pairs[-1])
-    return kernel_distance(*(empirical_ntk(observation.model, state, images.double()) for state in states))
+    """Return the kernel distance, before to after an observation's last update, on `images` (N, C, H, W), in float64 if
+    the network takes that."""
+    model, dtype = observation.model, most_exact_type(observation.model, images)
+    states = (cast_state(state, images.device, dtype) for state in observation.pairs[-1])
+    return kernel_distance(*(empirical_ntk(model, state, images.to(dtype)) for state in states))
 
 
 def affordable_images(observation: Observation) -> int:
@@ -104,7 +114,8 @@ def _transpose(block: Tensor) -> Tensor:
 
 
 MAX_GRADIENTS = 1000  # images × outputs up to which duals are solved for: the cost is cubic
-CURVED = 1e-6  # relative second difference that rounding in float64 does not reach and a non-linearity does
+# relative second difference that rounding does not reach and a non-linearity does, in float64 and in other types
+CURVED, CURVED_ROUGHLY = 1e-6, 1e-4
 
 
 def linearization_error(model: nn.Module, initial: State, final: State, images: Tensor) -> tuple[float, float]:
@@ -160,7 +171,7 @@ def _norm(state: State) -> Tensor:
 
 
 def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
-    """Return whether the outputs are linear in the parameters of the layer called last. state, images: in float64.
+    """Return whether the outputs are linear in the parameters of the layer called last. state, images: in one type.
 
     If they are, the second difference of f at θ, θ + v and θ + 2v is rounding error. Short and long steps v are tried:
     the ones show a sigmoid that saturates further out, the others a kink at a distance.
@@ -172,7 +183,7 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
         raise InputError(
             f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"
         )
-    generator = probe_generator()
+    generator, curved = probe_generator(), CURVED if images.dtype == torch.float64 else CURVED_ROUGHLY
     with torch.no_grad(), evaluating(model):
         for length in (0.1, 1.0, 100.0):
             step: State = {}
@@ -185,6 +196,6 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
                 for i in range(3)
             ]
             second = (values[2] - values[1]) - (values[1] - values[0])
-            if float(second.norm()) > CURVED * sum(float(value.norm()) for value in values):
+            if float(second.norm()) > curved * sum(float(value.norm()) for value in values):
                 return False
     return True

@@ -25,7 +25,7 @@ from attacks.kernel.empirical import (
 )
 from attacks.kernel.hessian import hessian_norms, is_factored
 from attacks.networks.jacobian import Jacobian
-from attacks.networks.probing import find_input_layer, parameter_names
+from attacks.networks.probing import find_input_layer, most_exact_type, parameter_names
 from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 
 ZERO = "zero update: the client returned what it was sent"
@@ -159,8 +159,8 @@ class OnImages:
         points: tuple[float, ...] = (0.0, 0.5, 1.0),
         distance: float | None = None,
     ) -> "OnImages":
-        """Measure the last round's update on images (N, C, H, W) in the model's input space, the first 32. In float64,
-        ‖H‖₂ in float32. Raises InputError without images.
+        """Measure the last round's update on images (N, C, H, W) in the model's input space, the first 32. In float64 if
+        the network takes that, ‖H‖₂ in float32. Raises InputError without images.
 
         generator: on the CPU, starts the power iteration. complete: whether these are all images that were trained on.
         points: where on the segment from θ₀ (0) to θ_f (1) ‖H‖₂ is taken. distance: the kernel's, where known already.
@@ -169,8 +169,9 @@ class OnImages:
             raise InputError("linearity needs at least one image")
         model, (initial, final), delta = observation.model, observation.pairs[-1], observation.delta(-1)
         device, limit = next(iter(delta.values())).device, affordable_images(observation)
-        start, end = (cast_state(state, device, torch.float64) for state in (initial, final))
-        inputs = images[:MAX_IMAGES].to(device, torch.float64)
+        dtype = most_exact_type(model, images.to(device))
+        start, end, delta = (cast_state(state, device, dtype) for state in (initial, final, delta))
+        inputs = images[:MAX_IMAGES].to(device, dtype)
         if distance is None:
             distance = kernel_distance(*(empirical_ntk(model, state, inputs[:limit]) for state in (start, end)))
         error, remainder = linearization_error(model, start, end, inputs)

@@ -9,15 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.torch_tools import cast_state
 from attacks.networks.mlp import ACTIVATIONS, BatchNorm, FrontLayers
-from attacks.networks.probing import parameter_names, probe, random_images
+from attacks.networks.probing import most_exact_type, parameter_names, probe, random_images
 
 SIZES = (1.0, 1.0, 100.0, 100.0)  # of the random images by which a network is read: ReLU6 is a ReLU of small ones
-CLOSE = 1e-9  # in float64
+CLOSE, ROUGHLY = 1e-9, 1e-5  # in float64, and in other types
 
 
 class _Call(NamedTuple):
-    """What a module was given and gave, in float64.
+    """What a module was given and gave.
 
     name: in the state dict.
     """
@@ -40,9 +41,10 @@ def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> Fr
 
     Of a network with one linear layer alone, the activation says nothing.
     """
-    sizes = torch.tensor(SIZES, dtype=torch.float64)
-    images = random_images(input_shape, len(sizes), torch.float64) * sizes.view(-1, *[1] * len(input_shape))
+    sizes = torch.tensor(SIZES, dtype=torch.float64).view(-1, *[1] * len(input_shape))
+    images = random_images(input_shape, len(sizes), torch.float64) * sizes
     try:
+        images = images.to(most_exact_type(model, images))
         return _front_layers(_calls(model, images), images)
     except _OtherFront as other:
         return str(other)
@@ -55,12 +57,9 @@ def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm1d) or next(module.parameters(recurse=False), None) is not None
     }
-    state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
+    state = cast_state(model.state_dict(), images.device, images.dtype)
     calls: list[_Call] = []
-    try:
-        probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
-    except RuntimeError:  # it makes tensors of its own in float32, say
-        raise _OtherFront("a forward pass that does not run in float64") from None
+    probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
     return calls
 
 
@@ -103,10 +102,11 @@ def _activation(calls: list[_Call], norm: BatchNorm | None) -> tuple[str, float 
     z, fed = before[-1].gave, second.given
     if z.shape == fed.shape and not torch.equal(z, fed):
         lowest, value = z.min(), fed.flatten()[z.argmin()]
+        close = CLOSE if z.dtype == torch.float64 else ROUGHLY
         parameters = {"leaky_relu": float(value / lowest), "elu": float(value / lowest.expm1())}
         for name, own in ACTIVATIONS.items():
             parameter = parameters.get(name)
             found, _ = own(z, None, *(() if parameter is None else (parameter,)))
-            if torch.allclose(found, fed, rtol=CLOSE, atol=CLOSE):
+            if torch.allclose(found, fed, rtol=close, atol=close):
                 return name, parameter
     raise _OtherFront(f"no activation that is known ahead of its linear layer {second.name!r}")

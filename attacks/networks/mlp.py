@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from attacks.interface.observation import State
-from attacks.networks.probing import evaluating, random_images, run_network
+from attacks.networks.probing import evaluating, makes_weight, random_images, run_network
 from attacks.networks.products import Product, plain
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
@@ -308,6 +308,8 @@ def _read_chain(traced: fx.GraphModule) -> DenseNetwork | None:
         behind_linear = len(activations) == len(weights) - 1  # the last layer has no activation yet
         if isinstance(module, _PASSED_OVER) or (module is None and node.target in _RESHAPES):
             continue
+        if isinstance(module, nn.Linear) and makes_weight(module):
+            return None
         if isinstance(module, nn.Linear) and not behind_linear and f"{node.target}.weight" not in weights:
             weights.append(f"{node.target}.weight")
             biases.append(None if module.bias is None else f"{node.target}.bias")

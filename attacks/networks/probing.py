@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -17,11 +18,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
+from attacks.interface.torch_tools import cast_state
 
 Hook = Callable[..., Any]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
 Visit = Callable[[str, Tensor, Tensor], None]
 """Called with (name of the layer, its input, its output) in every call of a watched layer; both are copies."""
+RECOMPUTED = "computes layers again by torch.utils.checkpoint, at parameters of its own"
+BEYOND = {  # in errors of torch: what a network does that attacks cannot follow
+    "torch.utils.checkpoint": RECOMPUTED,
+    "setup_context": "has an autograd.Function without setup_context, as torch.utils.checkpoint with use_reentrant is",
+    "forward AD": "has an operation that torch has no forward derivative of",
+}
 
 
 def probe_generator() -> torch.Generator:
@@ -34,6 +42,21 @@ def random_images(input_shape: tuple[int, ...], count: int = 2, dtype: torch.dty
     return torch.randn((count, *input_shape), generator=probe_generator(), dtype=dtype)
 
 
+def most_exact_type(model: nn.Module, images: Tensor) -> torch.dtype:
+    """float64, or the network's own type where its code takes no other. images: (N, C, H, W), to try it with."""
+    state = cast_state(model.state_dict(), images.device, torch.float64)
+    try:
+        probe(model, images[:2].double(), {}, lambda name, given, output: None, state)
+    except (RuntimeError, AssertionError, TypeError, ValueError):
+        return next(model.parameters()).dtype
+    return torch.float64
+
+
+def captured(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy, in the type of the weights: within `torch.autocast` layers take and give others."""
+    return seen.clone().to(dtype) if seen.is_floating_point() else seen.clone()
+
+
 def as_fed(images: Tensor) -> Tensor:
     """Return a copy of images (N, C, H, W), differentiable and contiguous: networks may call `view` and change them."""
     return images.clone(memory_format=torch.contiguous_format)
@@ -41,9 +64,23 @@ def as_fed(images: Tensor) -> Tensor:
 
 def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """Return the outputs (N, …) of the network for images (N, C, H, W) at the parameters `state`, differentiable in
-    both, and twice, in its own mode. Every attack runs the user's network here, or in `probe`."""
-    with differentiable_attention():
+    both, and twice, in its own mode. Every attack runs the user's network here, or in `probe`. Raises InputError for a
+    network that torch differentiates at other parameters than these, or not at all."""
+    with differentiable_attention(), _said_of(model), torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTED):
         return scores_of(torch.func.functional_call(model, _once(model, state), (as_fed(images),)))
+
+
+@contextmanager
+def _said_of(model: nn.Module) -> Iterator[None]:
+    """Within it the errors of torch in `BEYOND` are InputErrors about the network."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = next((words for sign, words in BEYOND.items() if sign in str(error)), None)
+        if found is None:
+            raise
+        name = type(model).__name__
+        raise InputError(f"model {name!r} {found}: give a network without that; its checkpoints fit") from None
 
 
 def _once(model: nn.Module, state: State) -> State:
@@ -127,14 +164,31 @@ def probe(
     state: the parameters to run with, and where; by default the network's own, to which the images are then moved.
     What follows a layer may change its input or output in place: `visit` has copies from before that.
     """
+    images = images if state is not None else images.to(next(model.parameters()))
 
     def hook(name: str) -> Hook:
-        return lambda module, inputs, output: visit(name, inputs[0].clone(), output.clone())
+        copied = partial(captured, dtype=images.dtype)
+        return lambda module, inputs, output: visit(name, copied(inputs[0]), copied(output))
 
     with watched(layers, hook), evaluating(model), torch.no_grad():
-        if state is not None:
-            return run_network(model, state, images)
-        return scores_of(model(as_fed(images.to(next(model.parameters())))))
+        return scores_of(model(as_fed(images))) if state is None else run_network(model, state, images)
+
+
+def check_differentiable(attack: str, model: nn.Module, input_shape: tuple[int, int, int]) -> None:
+    """Raise InputError where no gradient of the outputs reaches the images."""
+    state, images = dict(model.state_dict()), random_images(input_shape, 1)
+    images = images.to(next(model.parameters())).requires_grad_()
+    with evaluating(model), torch.enable_grad():
+        outputs = run_network(model, state, images).sum()
+        with _said_of(model):
+            reached = outputs.requires_grad and torch.autograd.grad(outputs, images, allow_unused=True)[0] is not None
+    if not reached:
+        name = type(model).__name__
+        raise InputError(
+            f"attack {attack!r} needs gradients of the outputs in the images, which model {name!r} cuts off, as "
+            "torch.no_grad and detach do: give a network without that, its frozen layers under requires_grad_(False); "
+            "its checkpoints fit"
+        )
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
@@ -149,8 +203,14 @@ def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers by name, in the order of registration."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    """Return the linear layers by name, in the order of registration, without those that make their weight."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return {name: layer for name, layer in layers.items() if not makes_weight(layer)}
+
+
+def makes_weight(layer: nn.Linear | nn.Conv2d) -> bool:
+    """Return whether the layer makes its weight of other parameters, as with `weight_norm` or `spectral_norm`."""
+    return "weight" not in dict(layer.named_parameters(recurse=False))
 
 
 def parameter_names(layer: str) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from attacks.ntk.objective import (
     Objective,
     StackedObjective,
     backward_in_batches,
+    check_objective,
     gradient_sum_in_batches,
     high_frequencies,
     inverse_temperature,
@@ -116,6 +117,7 @@ class NTKAttack(Attack):
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         count_candidates(self.name, observation.input_shape, knowledge, self.candidates, self.num_candidates)
+        check_objective(self.name, observation)
 
     def with_options(self, knowledge: Knowledge) -> Knowledge:
         """Take the number of candidates, where it is given, for that of images, where it is not."""

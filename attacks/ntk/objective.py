@@ -5,7 +5,7 @@ share one interface: `DenseObjective` for plain MLPs, in closed form, `AutogradO
 `StackedObjective` for several rounds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attacks.base import Solution
-from attacks.interface.observation import State
-from attacks.networks.mlp import Beta, find_dense_network, softplus
-from attacks.networks.probing import run_network
+from attacks.interface.observation import Observation, State
+from attacks.networks.mlp import Beta, DenseNetwork, find_dense_network, softplus
+from attacks.networks.probing import check_differentiable, run_network
 from attacks.networks.relaxation import RELUS, in_place_of_relu
 from attacks.ntk.mlp_objective import DenseObjective
 
@@ -151,10 +151,26 @@ def make_objective(
     delta: trained parameters only. views: full state dicts, one per kernel, of the dtype and device to compute in.
     kept: 1 for the entries of delta that count and 0 for the others, None where all do.
     """
-    network = None if double_backward else find_dense_network(model, input_shape)
-    if network is not None and network.has_closed_form and delta.keys() <= {*network.weights, *network.biases}:
-        return DenseObjective(network, delta, views, kept)
-    return AutogradObjective(model, delta, views, kept)
+    network = None if double_backward else _in_closed_form(model, input_shape, delta.keys())
+    if network is None:
+        return AutogradObjective(model, delta, views, kept)
+    return DenseObjective(network, delta, views, kept)
+
+
+def check_objective(attack: str, observation: Observation) -> None:
+    """Raise InputError where the loss has no closed form, nor a gradient that autograd gives."""
+    model, shape = observation.model, observation.input_shape
+    if _in_closed_form(model, shape, observation.trainable) is None:
+        check_differentiable(attack, model, shape)
+
+
+def _in_closed_form(
+    model: nn.Module, input_shape: tuple[int, int, int], trained: Collection[str]
+) -> DenseNetwork | None:
+    network = find_dense_network(model, input_shape)
+    if network is None or not network.has_closed_form or not {*network.weights, *network.biases}.issuperset(trained):
+        return None
+    return network
 
 
 def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:

@@ -32,12 +32,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
+from torch import nn
 
 from attacks.base import Attack, Progress, Reconstruction, register
+from attacks.interface.errors import InputError
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.options import NOT_NEGATIVE
-from attacks.networks.probing import evaluating
+from attacks.networks.probing import check_differentiable, evaluating, makes_weight
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
@@ -97,7 +99,14 @@ class SpanAttack(SearchOptions, Attack):
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
         """Raise InputError where no variant suits the network, or the one that does has to know more."""
-        with evaluating(observation.model):
+        model = observation.model
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d) and makes_weight(layer):
+                raise InputError(
+                    f"attack 'span' needs layers whose weights are parameters: model {type(model).__name__!r} makes "
+                    f"that of {name!r} of others, as weight_norm and spectral_norm do (use 'ntk')"
+                )
+        with evaluating(model):
             self._variant(observation, knowledge)
 
     def reconstruct(
@@ -140,6 +149,7 @@ class SpanAttack(SearchOptions, Attack):
             if patches is not None and (own := networks_of(observation, patches)):
                 return SeveralVariant(observation, patches, own)
             if pairs := map_networks_of(observation):
+                check_differentiable(self.name, observation.model, observation.input_shape)
                 return MapVariant(observation, knowledge, pairs)
             if patches is not None:
                 return PatchVariant(observation, patches)
@@ -148,6 +158,7 @@ class SpanAttack(SearchOptions, Attack):
             layers_of_pixels = linear_layers_of(observation)
             variant = OneHiddenVariant if len(layers_of_pixels.weights) == 2 else PixelVariant
             return variant.of(observation, knowledge, self, layers_of_pixels)
+        check_differentiable(self.name, observation.model, observation.input_shape)
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)

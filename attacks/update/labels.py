@@ -19,7 +19,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
-from attacks.networks.probing import find_output_layer, parameter_names, probe, random_images
+from attacks.networks.probing import find_output_layer, most_exact_type, parameter_names, probe, random_images
 from attacks.update.local_training import Coding, Loss, default_coding, step_weights
 from attacks.update.spectrum import infer_image_count
 
@@ -123,7 +123,7 @@ def round_to_sum(values: Tensor, total: int) -> Tensor:
 def _run(model: nn.Module, state: State, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return (outputs (P, K), inputs of the last layer (P, D)) in float64 on the CPU."""
     features: list[Tensor] = []
-    layers = {layer: model.get_submodule(layer)}
-    double = cast_state(state, torch.device("cpu"), torch.float64)
-    outputs = probe(model, images, layers, lambda name, given, output: features.append(given), double)
-    return outputs.reshape(len(images), -1), features[0]
+    layers, dtype = {layer: model.get_submodule(layer)}, most_exact_type(model, images)
+    there = cast_state(state, torch.device("cpu"), dtype)
+    outputs = probe(model, images.to(dtype), layers, lambda name, given, output: features.append(given), there)
+    return outputs.reshape(len(images), -1).double(), features[0].double()

@@ -17,14 +17,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, one_line
-from attacks.interface.observation import State, check_tensor
+from attacks.interface.observation import COMPILED, PARALLEL, State, check_tensor
 from clients.batch_norm import STATISTICS
 from clients.bounds import check_unpacked, is_bomb
 from clients.data.files import members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")
-PARALLEL, COMPILED = "module", "_orig_mod"  # what DataParallel and torch.compile put before the names of a model
 REMEDY = "give safetensors, a .pt or .pth file with model.state_dict(), or an npz file"
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from attacks.interface.errors import InputError, did_you_mean, one_line
+from attacks.interface.observation import unwrapped
 from attacks.interface.plugins import Registry, load_object, own_traceback, require_allowed, subclass_of
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from attacks.networks.probing import scores_of
@@ -124,6 +125,7 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
         raise InputError(f"model {config.name!r} raised:\n{own_traceback(error)}") from None
     if not isinstance(model, nn.Module):
         raise InputError(f"model {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
+    model, _ = unwrapped(model)  # DataParallel asks for the cards that it was made for
     model.register_forward_hook(_scores)  # Hugging Face's networks return an object with `logits`
     return model
 

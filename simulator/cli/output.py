@@ -16,7 +16,7 @@ from typing import Any
 from rich.text import Text
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, no_path, one_line_error, printable, refused_file
+from simulator.errors import RunError, blamed_error, no_path, printable, refused_file
 from simulator.terminal import Terminal, print_error, print_json
 
 out = Terminal()
@@ -43,7 +43,7 @@ def in_json(work: Callable[[], Answer]) -> Answer:
     except Exception as error:
         known = isinstance(error, InputError | RunError)
         foreseen = str(error) if known else no_path(error) or refused_file(error)
-        print_json({"error": foreseen or f"unexpected {one_line_error(error)}"})
+        print_json({"error": foreseen or f"unexpected {blamed_error(error)}"})
         raise
     print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
     return answer

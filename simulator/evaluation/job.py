@@ -17,7 +17,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.errors import one_line
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
-from simulator.errors import DiskError, one_line_error
+from simulator.errors import DiskError, blamed_error
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import (
     GIVE_PUBLIC,
@@ -192,7 +192,7 @@ def fault(
     as JSON. aside: what the update tells without the attack."""
     if isinstance(error, InputError) and error.in_scenario and job.setting.limit == Setting.limit:
         error = InputError(error.in_scenario)
-    status, detail = "failed", one_line_error(error)
+    status, detail = "failed", blamed_error(error)
     if isinstance(error, OutOfTime):
         within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"
         status, detail = "timeout", ": ".join(filter(None, [within, str(error)]))

@@ -126,6 +126,8 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
     model.train()
     next(iter(model.children())).eval()
     before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    hooks = [[*module._forward_hooks, *module._forward_pre_hooks] for module in model.modules()]
     own, apply = set(map(id, model.modules())), nn.Module._apply
 
     def watched(module: nn.Module, *args: object, **options: object) -> nn.Module:
@@ -137,5 +139,6 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
         yield model
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert [parameter.requires_grad for parameter in model.parameters()] == trained
+    assert [[*module._forward_hooks, *module._forward_pre_hooks] for module in model.modules()] == hooks

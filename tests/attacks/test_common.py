@@ -4,11 +4,13 @@ import math
 import os
 import re
 from dataclasses import fields, replace
+from functools import partial
 from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, get_attack
 from attacks.base import option_names
@@ -18,15 +20,23 @@ from attacks.kernel.regime import OnImages
 from attacks.membership import MembershipTest
 from attacks.span.thresholds import MAP_INVERSION, Descent
 from attacks.update.private_set import UNKNOWN_MEAN
-from tests.attacks.conftest import MEAN, client, digits, generator, mlp, untouched
+from tests.attacks.conftest import MEAN, client, digits, generator, mlp, nearest, untouched
 from tests.attacks.user_networks import (
+    Autocast,
     BatchNormalized,
     ChannelsLast,
+    Converting,
+    Convolved,
     Heads,
+    Keeping,
     Perceptron,
     Quickstart,
     Residual,
+    Swish,
+    Typed,
     VisionTransformer,
+    frozen_body,
+    made_of_others,
     mnist_example,
     mobile,
     nested,
@@ -164,8 +174,36 @@ OF_USERS = {
     "two heads": lambda: Heads(lambda first, other: first), "two outputs": lambda: Heads(lambda *both: both),
     "named outputs": lambda: Heads(lambda first, other: {"logits": first, "age": other}),
     "MNIST example": mnist_example, "MobileNetV2": mobile, "fastai": nested,
+    "float32 alone": Typed, "converted": Converting, "autocast": Autocast,
+    "own function": lambda: Convolved(lambda layer, x: Swish.apply(layer(x))), "keeping": Keeping,
+    "data parallel": lambda: nn.DataParallel(Perceptron()),
+    "compiled": lambda: torch.compile(Perceptron(), backend="eager"),
+    "weight norm": lambda: made_of_others(nn.utils.parametrizations.weight_norm, 1),
+    "spectral norm": lambda: made_of_others(nn.utils.parametrizations.spectral_norm, 3),
+    "spectral norm by hooks": lambda: made_of_others(nn.utils.spectral_norm, 3),
+    "weight norm by hooks": lambda: made_of_others(nn.utils.weight_norm, 1),
+    "no_grad": frozen_body, "detached": lambda: frozen_body(lambda layer, x: layer(x).detach()),
+    "checkpointed": lambda: Convolved(partial(checkpoint, use_reentrant=False)),
+    "checkpointed, reentrant": lambda: Convolved(partial(checkpoint, use_reentrant=True)),
 }  # fmt: skip
-NOT_BY_SPAN = {"MobileNetV2": "Conv2d '0.0'", "fastai": "BatchNorm2d '0.0'"}  # what it cannot see through
+NOT_BY_SPAN = {  # what it cannot see through
+    "MobileNetV2": "has neither, but Conv2d '0.0' ahead of its first linear layer (use 'ntk')",
+    "fastai": "has neither, but BatchNorm2d '0.0' ahead of its first linear layer (use 'ntk')",
+    "weight norm": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
+    "weight norm by hooks": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
+    "spectral norm": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",
+    "spectral norm by hooks": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",
+}
+BY_GRADIENTS = ("gradient_matching", "kkt", "ntk", "span")
+CUT_OFF = "cuts off, as torch.no_grad and detach do: give a network without that, its frozen layers under requires_grad"
+NOT_BY_GRADIENTS = {"no_grad": CUT_OFF, "detached": CUT_OFF} | dict.fromkeys(
+    ("checkpointed", "checkpointed, reentrant"), "computes layers again by torch.utils.checkpoint, at parameters of its"
+)
+FUNCTIONAL = {  # what torch.func does not differentiate
+    "checkpointed": "computes layers again by torch.utils.checkpoint",
+    "checkpointed, reentrant": "without setup_context, as torch.utils.checkpoint with use_reentrant",
+    "own function": "has an autograd.Function without setup_context",
+}
 of_every_user = pytest.mark.parametrize("network", OF_USERS)
 
 
@@ -199,10 +237,30 @@ def test_networks_as_people_write_them_are_attacked_or_refused(name, network):
     with untouched(observation.model):
         said = refusal(lambda: check_form(tiny(name).run(observation, told, generator()), tuple(images.shape[1:])))
     if name == "span" and network in NOT_BY_SPAN:
-        assert f"has neither, but {NOT_BY_SPAN[network]} ahead of its first linear layer (use 'ntk')" in said
+        assert NOT_BY_SPAN[network] in said
+    elif name in BY_GRADIENTS and network in NOT_BY_GRADIENTS:
+        assert NOT_BY_GRADIENTS[network] in said
+    elif name == "best_public" and network in FUNCTIONAL:
+        assert FUNCTIONAL[network] in said
     else:
         assert not said or name == YOURS
     assert torch.equal(told.public_images, public)
+
+
+@pytest.mark.parametrize("name", BY_GRADIENTS)
+@pytest.mark.usefixtures("short_inversion")
+def test_without_what_cut_gradients_off_a_network_takes_the_same_checkpoints(name):
+    observation, _, told = of_user(OF_USERS["no_grad"])
+    check_form(run(name, replace(observation, model=frozen_body(lambda layer, x: layer(x))), told))
+
+
+@pytest.mark.parametrize(
+    "network", ["perceptron", "float32 alone", "converted", "data parallel", "compiled", "keeping"]
+)
+def test_span_finds_the_images_whatever_stands_around_two_layers(network):
+    observation, images, told = of_user(OF_USERS[network])
+    found = get_attack("span", starts=50, steps=200).run(observation, told, generator())
+    assert len(found.images) == 3 and nearest(images, found).max() < 0.01
 
 
 @pytest.mark.usefixtures("short_inversion")
@@ -232,14 +290,24 @@ READERS = {
 }
 
 
+NOT_READ = {(reader, network): why for reader in ("drift", "kernel regime") for network, why in FUNCTIONAL.items()} | {
+    ("kernel regime", network): "an operation that torch has no forward derivative of"
+    for network in ("weight norm", "weight norm by hooks")
+}
+
+
 @of_every_user
 @pytest.mark.parametrize("reader", READERS)
 def test_networks_as_people_write_them_are_read(reader, network):
     observation, images, told = of_user(OF_USERS[network], moved=True)
-    own = images[:2].clone()
+    own, values = images[:2].clone(), []
     with untouched(observation.model):
-        value = READERS[reader](observation, own, told)
-    assert value.isfinite().all() and torch.equal(own, images[:2])
+        said = refusal(lambda: values.append(READERS[reader](observation, own, told)))
+    assert torch.equal(own, images[:2])
+    if (reader, network) in NOT_READ:
+        assert NOT_READ[reader, network] in said
+    else:
+        assert not said and values[0].isfinite().all()
 
 
 @pytest.mark.parametrize("reader", READERS)

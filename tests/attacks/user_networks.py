@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +73,80 @@ class Residual(nn.Module):
         x = self.fc1(y.relu_().view(-1, 256))
         x.relu_()
         return self.fc2(x)
+
+
+class Typed(Perceptron):
+    """Takes images of the type of its training alone, as code does that makes tensors of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == torch.float32
+        return super().forward(x)
+
+
+class Converting(Perceptron):
+    """Converts what it is given, as code does that is fed bytes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float())
+
+
+class Keeping(Perceptron):
+    """Keeps what it gave last, graph and all, as code does that shows it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x)
+        return self.last
+
+
+class Swish(torch.autograd.Function):
+    """As EfficientNet-PyTorch saves memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.sigmoid() * (1 + x * (1 - x.sigmoid()))
+
+
+class Convolved(nn.Module):
+    """For images 1 × 8 × 8: one convolution, run by `through`, and two linear layers."""
+
+    def __init__(self, through: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.fc1, self.fc2 = nn.Conv2d(1, 8, 3), nn.Linear(288, 32), nn.Linear(32, 10)
+        self.through = through
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.through(self.conv, x)).flatten(1)
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def frozen_body(cut: Callable[[nn.Module, Tensor], Tensor] = torch.no_grad()(lambda layer, x: layer(x))) -> nn.Module:
+    """A body that is not trained, as tutorials on transfer learning freeze it."""
+    model = Convolved(cut)
+    model.conv.requires_grad_(False)
+    return model
+
+
+class Autocast(Convolved):
+    """Trains in mixed precision."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda layer, x: layer(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return super().forward(x)
+
+
+def made_of_others(normalized: Callable[[nn.Module], nn.Module], place: int) -> nn.Module:
+    """A plain network for images 1 × 8 × 8 with one layer whose weight is made of other parameters."""
+    layers = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)]
+    return nn.Sequential(*(normalized(layer) if i == place else layer for i, layer in enumerate(layers)))
 
 
 class BatchNormalized(nn.Module):

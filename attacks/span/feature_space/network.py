@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import ACTIVATIONS, Activation
-from attacks.networks.probing import linear_layers, probe, random_images, run_network, watched
+from attacks.networks.probing import captured, linear_layers, probe, random_images, run_network, watched
 from attacks.span.search.problems import AffineSpan, SpanProblem
 from attacks.span.thresholds import FEATURE
 
@@ -60,13 +60,13 @@ class FeatureNetwork:
     def watch(self, state: State, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return (h (M, D), z (M, W), outputs): input and output of the first of the layers, the model's outputs."""
         seen: list[tuple[Tensor, Tensor]] = []
-        layer = {"first": self.model.get_submodule(self.layers[0])}
+        layer, dtype = self.model.get_submodule(self.layers[0]), images.dtype
 
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            seen.append((inputs[0].clone(), output))
-            return output.clone()  # what follows may change it in place
+            seen.append((captured(inputs[0], dtype), z := output.to(dtype)))
+            return captured(z, output.dtype)  # what follows may change it in place
 
-        with watched(layer, lambda name: hook):
+        with watched({"first": layer}, lambda name: hook):
             outputs = run_network(self.model, state, images)
         return *seen[0], outputs
 

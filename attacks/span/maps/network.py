@@ -303,7 +303,7 @@ def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
     seen: list[Tensor] = []
 
     def stop(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0])
+        seen.append(inputs[0].to(images.dtype))  # within `torch.autocast` layers are fed another
         raise _Reached
 
     layer = model.get_submodule(until)

@@ -157,3 +157,10 @@ def test_a_network_beyond_the_memory_of_the_machine_is_refused_before_it_is_buil
         InputError, match=r"would have .* parameters, and the memory .* is enough for 178,956,970: lower"
     ):
         build(**options)
+
+
+@pytest.mark.parametrize("wrapped", ["nn.DataParallel(net)", "torch.compile(net, backend='eager')"])
+def test_wrappers_of_a_network_are_taken_off(factory, wrapped):
+    body = "net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))"
+    model = build(name=factory(f"import torch\ndef make():\n    {body}\n    return {wrapped}"))
+    assert list(model.state_dict()) == ["1.weight", "1.bias"]

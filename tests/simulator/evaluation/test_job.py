@@ -10,10 +10,14 @@ import torch
 from attacks import InputError, Knowledge, get_attack, torch_generator
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
+from simulator.errors import blamed_error
 from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, Setting, run_job
 from simulator.evaluation.progress_board import Reporter
+from simulator.reports.verdict import verdict
+from simulator.reports.verdict_words import plain
 from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import load_scenario
 from tests.crowded import crowded
@@ -88,6 +92,31 @@ def test_an_attack_that_fails_gives_a_row_that_says_why(tmp_path):
     (CellStore(job.root).checkpoints / "client_00_round_0001.safetensors").unlink()
     (row,), _ = run_job(job)
     assert row["status"] == "failed" and "does not exist" in row["detail"]
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def of_the_user(*_):
+    raise RuntimeError("mine")
+
+
+@pytest.mark.parametrize(
+    ("raising", "said"),
+    [(torch.ones, "a fault of fedspill"), (of_the_user, f"RuntimeError: mine, in or below {__file__}:"), (full, "")],
+)
+def test_a_row_says_whose_fault_an_exception_is(tmp_path, monkeypatch, raising, said):
+    monkeypatch.setattr("simulator.evaluation.attack_run.AttackRun.run", raising)  # torch.ones has no line of Python
+    (row,), _ = run_job(make_job(tmp_path, attack="mean_image"))
+    assert row["status"] == "failed" and said in row["detail"]
+    assert ("; a fault of fedspill" in row["detail"]) == (raising is torch.ones)
+    assert ("a fault of fedspill." in str(verdict(LEAKAGE.frame([row])).of("broke"))) == (raising is torch.ones)
+
+
+def test_whose_fault_it_is_stands_behind_a_long_text_too():
+    said = plain(blamed_error(RuntimeError("word " * 200)))
+    assert said.startswith("RuntimeError: word word") and said.endswith("…; a fault of fedspill")
 
 
 def test_an_optional_attack_that_does_not_apply_is_skipped_with_its_reason(tmp_path):
