@@ -125,12 +125,15 @@ def _gradients(
             classes = one_hot(one["label"][None], outputs.shape[1]).to(outputs)
             return soft_loss("mse" if outputs.shape[1] == 1 else "cross_entropy", outputs, classes)
 
-        return torch.func.grad(loss)(parameters)
+        found = torch.func.grad(loss)(parameters)
+        return {"chosen": torch.cat([found[name].flatten()[part] for name, part in places.items()])}
 
-    size = sum(value.numel() for value in parameters.values())
+    ends = torch.tensor([value.numel() for value in parameters.values()], device=chosen.device).cumsum(0)
+    size, parts = int(ends[-1]), chosen.tensor_split(torch.searchsorted(chosen, ends[:-1]).cpu())
+    starts = [0, *ends.tolist()]
+    places = {name: part - start for name, part, start in zip(names, parts, starts, strict=False)}
     together = max(1, MOST_NUMBERS // 8 // size)
     found = []
     for part, classes in zip(images.split(together), labels.split(together), strict=True):
-        grads = for_each(gradient, {"image": part, "label": classes})
-        found.append(torch.cat([grads[name].flatten(1) for name in names], 1)[:, chosen])
+        found.append(for_each(gradient, {"image": part, "label": classes})["chosen"])
     return torch.cat(found)

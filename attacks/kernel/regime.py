@@ -159,7 +159,7 @@ class OnImages:
         points: tuple[float, ...] = (0.0, 0.5, 1.0),
         distance: float | None = None,
     ) -> "OnImages":
-        """Measure the last round's update on images (N, C, H, W) in the model's input space, the first 32. In float64 if
+        """Measure the last round's update on images (N, C, H, W) in the model's input space, the first 32. float64 if
         the network takes that, ‖H‖₂ in float32. Raises InputError without images.
 
         generator: on the CPU, starts the power iteration. complete: whether these are all images that were trained on.

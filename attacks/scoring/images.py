@@ -87,10 +87,17 @@ class ImageScores:
         return ImageScores(**{name: values[places] for name, values in vars(self).items()})
 
 
-def score_images(private: Tensor, candidates: Tensor, pool: Pool, unmatched: ImageScores | None = None) -> ImageScores:
+def score_images(
+    private: Tensor,
+    candidates: Tensor,
+    pool: Pool,
+    unmatched: ImageScores | None = None,
+    known: "Identification | None" = None,
+) -> ImageScores:
     """Match candidates to private images greedily by L2 and score every pair; equal private images are matched once. An
     image left without a match is scored against the mean public image and counts as not identified. unmatched: these
-    scores of all of them, where they are there already; they cost more than those of a few candidates."""
+    scores of all of them, where they are there already; they cost more than those of a few candidates. known: the
+    distances of the different private images, then of the pool, to these candidates and others behind them."""
     if not len(candidates) and unmatched is not None:
         return unmatched
     distinct = Distinct.among(private)
@@ -101,13 +108,17 @@ def score_images(private: Tensor, candidates: Tensor, pool: Pool, unmatched: Ima
         l2, identified = _lengths(guesses - own), np.zeros(len(own), dtype=bool)
         return ImageScores(none, l2, peak, ssim(own, guesses), identified, peak).at(distinct.of)
     scores = (unmatched or score_images(private, candidates[:0], pool)).at(distinct.first)
-    distance = distances(own, candidates).numpy()
+    known = None if len(own) * len(candidates) <= FEW else known
+    distance = distances(own, candidates).numpy() if known is None else known.l2[: len(own), : len(candidates)]
     scores.match[:] = greedy_match(distance)
     rows = np.flatnonzero(scores.match >= 0)
     guesses, matched = candidates[scores.match[rows]], own[rows]
     scores.l2[rows] = _lengths(guesses - matched)
     scores.psnr[rows], scores.ssim[rows] = psnr(matched, guesses), ssim(matched, guesses)
-    scores.identified[rows] = _nearest_is_own(matched, guesses, scores.l2[rows], pool)
+    if known is None:
+        scores.identified[rows] = _nearest_is_own(matched, guesses, scores.l2[rows], pool)
+    else:
+        scores.identified[rows] = known.nearest_is(rows, scores.match[rows], scores.l2[rows])
     match = hungarian_match(distance**2 * distinct.copies[:, None])
     rows = np.flatnonzero(match >= 0)
     scores.hungarian_psnr[rows] = psnr(own[rows], candidates[match[rows]])
@@ -225,6 +236,11 @@ class Identification:
         """Return the hits pixel by pixel, (Q, M)."""
         return self._near(self.l2) & self._identified(self.l2)
 
+    def nearest_is(self, rows: np.ndarray, columns: np.ndarray, l2: np.ndarray) -> np.ndarray:
+        """Whether each of these candidates is nearer to an image, at `l2`, than to any other, its exact copy aside."""
+        own, copies = self.numbers[:, None] == rows, self.numbers[:, None] == self.guesses[columns]
+        return ~((self.l2[:, columns] <= l2) & ~own & ~copies).any(0)
+
     def recognized(self, likeness: np.ndarray, least: float) -> np.ndarray:
         """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (Q, M)."""
         return (likeness > least) & self._identified(-likeness)
@@ -239,7 +255,9 @@ class Identification:
             return np.zeros(self.l2.shape, dtype=bool)
         images, candidates = (values.double().flatten(2) for values in (self.images, inputs))
         images, candidates = (values - values.mean(2, keepdim=True) for values in (images, candidates))
-        size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float64).tiny)
+        if self.l2.size > FEW:  # half the time, and as near as 20 dB asks
+            images, candidates = images.float(), candidates.float()
+        size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float32).tiny)
         along = torch.einsum("qcd,mcd->qmc", images, candidates).clamp_min(0)  # a negative fits with a gain of 0
         variance = images.square().sum((1, 2))[:, None]
         left = (variance - (along.square() / size).sum(2)).clamp_min(0)

@@ -48,20 +48,18 @@ class Hits:
     @classmethod
     def of(
         cls,
-        private: Tensor,
+        found: Identification,
         candidates: Tensor,
-        pool: Pool,
         scores: ImageScores,
         transformations: Sequence[Transformation] = (),
         least: float = float("nan"),
     ) -> "Hits":
         """Compare candidates with the pool.
 
-        candidates: (M, C, H, W), not clamped.
+        found: their distances. candidates: (M, C, H, W), not clamped.
         scores: of the first, those returned, whose hits count in any case.
         least: likeness from which on an image is recognized, NaN if unknown.
         """
-        found = Identification(torch.cat([private, pool.public, pool.private]), candidates.clamp(0, 1))
         plain = found.hits()
         matched = np.flatnonzero(scores.recovered)
         plain[matched, scores.match[matched]] = True
@@ -69,7 +67,7 @@ class Hits:
         if transformations:
             loose["recovered_group"] = plain | found.hits_up_to(transformations)
         if not np.isnan(least):
-            loose["recognized"] = plain | found.recognized(Views(candidates).likeness(found.images), least)
+            loose["recognized"] = plain | found.recognized(Views(candidates).likeness(found.images, least), least)
         return cls(found.l2, plain, loose, found.rows, found.guesses)
 
     def by_count(self, rows: np.ndarray | slice, returned: int) -> dict[str, np.ndarray]:
@@ -281,25 +279,27 @@ def score(
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
     mean_image = score_images(private, pool.public[:0], pool)
-    floor, guesses, images = (
-        score_images(private, some, pool, mean_image) for some in (*draws, reconstructed.clamp(0, 1))
-    )
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
     least = _least(own, pool.public, len(reconstructed), generator)
 
-    def hits_of(candidates: Tensor, scores: ImageScores) -> Hits:
-        return Hits.of(own, candidates, pool, scores.at(first), transformations, least)
+    def compare(candidates: Tensor, returned: int) -> tuple[ImageScores, Hits]:
+        clamped = candidates.clamp(0, 1)
+        known = Identification(torch.cat([own, pool.public, pool.private]), clamped)
+        scores = score_images(private, clamped[:returned], pool, mean_image, known)
+        return scores, Hits.of(known, candidates, scores.at(first), transformations, least)
 
-    hits, floor_hits = hits_of(torch.cat([reconstructed, held]), images), hits_of(draws[0], floor)
+    images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed))
+    floor, floor_hits = compare(draws[0], size)
+    guesses = floor if size == len(pool.public) else score_images(private, draws[1], pool, mean_image)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
     class_floor, recognized, kinds = None, float("nan"), np.zeros(len(hits.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
         everyone = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels])
         kinds = everyone.numpy()[hits.rows]
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
-        class_floor = score_images(private, drawn, pool, mean_image)
-        recognized = floor_counts(hits_of(drawn, class_floor), copies).get("recognized", float("nan"))
+        class_floor, class_hits = compare(drawn, len(drawn))
+        recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
     free = np.setdiff1d(np.arange(len(own), len(hits.rows)), floor_hits.guesses)  # neither private nor in the floor
     returned = slice(len(reconstructed))
     others = Others(
@@ -332,7 +332,9 @@ def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.
         private = _draw(private, MOST_PUBLIC, generator)
     number = Distinct.among(torch.cat([private, some])).of
     copies = number[: len(private), None] == number[len(private) :]
-    return threshold(np.where(copies, np.nan, Views(some).likeness(private)), returned)
+    unmoved = np.where(copies, np.nan, Views(some, moved=False).likeness(private))
+    moved = Views(some).likeness(private, least=threshold(unmoved, returned))  # which is no more than theirs
+    return threshold(np.where(copies, np.nan, moved), returned)
 
 
 def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:

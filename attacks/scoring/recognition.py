@@ -16,27 +16,32 @@ MARGIN, SMALL_MARGIN, LARGE_IMAGE = 2, 1, 16  # pixels of the shift, and the sid
 FALSE_RATE = 0.01  # share of private images that as many public ones as were returned may pass for
 MOST_PUBLIC = 1000  # images that the threshold is taken from
 ROWS = 2048  # images at a time, for the sake of memory
+FEW = 100_000  # pairs of images, up to which all are compared in full
+LEADING = 32  # directions that bound the likeness of a pair
+FEW_ROWS, MOST_NEAR = 256, 20_000  # images at a time then, and pairs of them that are compared one by one
+ROUNDING = 1e-3  # of the bound
 
 
 class Views:
-    """Candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; they need not lie in [0, 1]."""
+    """Candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; they need not lie in [0, 1]. moved:
+    whether they are shifted and mirrored at all."""
 
-    def __init__(self, candidates: Tensor):
+    def __init__(self, candidates: Tensor, moved: bool = True):
         small = _smoothed(candidates)
         self.count, margin = len(candidates), _margin(small)
-        self.variants = [
-            _unit(view, top, left)
-            for view in (small, small.flip(3))
-            for top in range(2 * margin + 1)
-            for left in range(2 * margin + 1)
-        ]
+        places = range(2 * margin + 1) if moved else (margin,)
+        views = (small, small.flip(3)) if moved else (small,)
+        self.variants = [_unit(view, top, left) for view in views for top in places for left in places]
 
-    def likeness(self, images: Tensor) -> np.ndarray:
-        """Return the likeness of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M)."""
+    def likeness(self, images: Tensor, least: float = 0.0) -> np.ndarray:
+        """Return the likeness of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M). least: of many pairs, 0 may
+        stand for less."""
         if not self.count:
             return np.zeros((len(images), 0), np.float32)
         small = _smoothed(images)
         own = _unit(small, _margin(small), _margin(small))
+        if least > 0 and len(own) * self.count > FEW:
+            return self._at_least(own, least).numpy()
         found = np.zeros((len(images), self.count), np.float32)
         for start in range(0, len(own), ROWS):
             rows = own[start : start + ROWS]
@@ -45,6 +50,29 @@ class Views:
                 torch.maximum(best, (rows @ view.T).abs_(), out=best)
             found[start : start + ROWS] = best.numpy()
         return found
+
+    def _at_least(self, own: Tensor, least: float) -> Tensor:
+        """The likeness of unit vectors (Q, d) to every candidate where it is `least` or more, elsewhere 0 or right.
+        Beyond a few axes two vectors have no larger product than the lengths that they have there, which most pairs
+        need to be no further compared."""
+        axes = torch.linalg.eigh(own.T @ own).eigenvectors[:, -LEADING:]
+        bounds = [_along(view, axes) for view in self.variants]
+        found = torch.zeros(len(own), self.count)
+        for rows, best in zip(own.split(FEW_ROWS), found.split(FEW_ROWS), strict=True):
+            part, beyond = _along(rows, axes)
+            for view, (along, rest) in zip(self.variants, bounds, strict=True):
+                near = ((part @ along.T).abs_().addr_(beyond, rest) >= least - ROUNDING).nonzero(as_tuple=True)
+                if len(near[0]) <= MOST_NEAR:
+                    best[near] = torch.maximum(best[near], (rows[near[0]] * view[near[1]]).sum(1).abs())
+                else:
+                    torch.maximum(best, (rows @ view.T).abs_(), out=best)
+        return found
+
+
+def _along(vectors: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
+    """The parts (N, k) of vectors (N, d) along axes (d, k), and the lengths (N,) of what is left."""
+    along = vectors @ axes
+    return along, (vectors.square().sum(1) - along.square().sum(1)).clamp_min(0).sqrt()
 
 
 def threshold(likeness: np.ndarray, returned: int) -> float:

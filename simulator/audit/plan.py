@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import did_you_mean
 from attacks.interface.normalization import Normalization
+from attacks.interface.observation import State
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig, first_fault
 from clients.models.factory import construct, outputs_of
@@ -45,6 +46,8 @@ CANDIDATES = 2  # for each private image
 FEWEST, MOST = 50, 2_000  # iterations
 ASSUMED_IMAGES = 16  # where nobody tells how many there are
 FIRST = "mean_image"  # a baseline
+# layers whose initial weights PyTorch draws from ±1/√(inputs of a unit)
+DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def default_attacks(
@@ -230,12 +233,15 @@ class AuditPlan:
 
     @property
     def doubts_of_model(self) -> list[str]:
-        """A line where the model trains what the first client's first update does not move."""
+        """A line where the model trains what the first client's first update does not move, and one where the two
+        checkpoints of that update seem to be swapped."""
         try:
-            doubt = doubt_trained(self.observation(self.keys[0]))
+            seen = self.observation(self.keys[0])
+            swapped = looks_swapped(self.model, *seen.pairs[0])
         except Exception:  # a checkpoint is damaged, as the rows of its update will say
             return []
-        return [f"round {self.keys[0].round}, {doubt}"] if doubt else []
+        doubts = [doubt_trained(seen), f"{owner(seen.client)}: {SWAPPED}" if swapped else ""]
+        return [f"round {seen.round}, {doubt}" for doubt in doubts if doubt]
 
     def setting(self, timeout: float = TIMEOUT) -> Setting:
         """Return the setting of all jobs. timeout: processor seconds that an attack may take."""
@@ -275,6 +281,9 @@ class AuditPlan:
         return dict(sorted(said, key=lambda pair: pair[1] > 0))
 
 
+SWAPPED = "what was returned looks less trained than what was sent: are the two checkpoints swapped?"
+
+
 def doubt_trained(observation: Observation) -> str:
     """Name parameters that the model trains and that did not move, unless none did; "" for none."""
     still, trained = observation.unmoved, observation.trainable
@@ -286,6 +295,19 @@ def doubt_trained(observation: Observation) -> str:
         f"({named}): where clients freeze them, freeze them in --model, too, by requires_grad_(False), as "
         "attacks follow that"
     )
+
+
+def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:
+    """Return whether the second checkpoint seems to come before the first: BatchNorm counted fewer batches in it, or
+    all its weights just fill the range that PyTorch draws them from, and some of the first exceed it."""
+    if any(final[name] < initial[name] for name in final if name.endswith("num_batches_tracked") and name in initial):
+        return True
+    weights = [f"{name}.weight".lstrip(".") for name, part in model.named_modules() if isinstance(part, DRAWN)]
+    reach = [
+        [float(state[name].abs().max()) * state[name][0].numel() ** 0.5 for name in weights if name in state]
+        for state in (initial, final)
+    ]
+    return bool(weights) and all(0.9 < r <= 1 + 1e-6 for r in reach[1]) and any(r > 1 + 1e-6 for r in reach[0])
 
 
 def digest_of(options: AuditOptions, recording: Recording) -> str:

@@ -1,6 +1,5 @@
 """The price of an audit: an estimate before it begins, the time left while it runs, the attacks left after it."""
 
-import contextlib
 import itertools
 import math
 import time
@@ -10,8 +9,10 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from attacks import InputError
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
+from simulator.errors import one_line_error
 from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,
@@ -33,26 +34,36 @@ REST = f"{LEFT}: --minutes 0 goes on with it"  # in the row of a job that the ne
 
 @dataclass
 class TimeLeft:
-    """The time of an audit, in minutes of an idle machine; 0 for no limit.
+    """The time of an audit, in minutes of an idle machine; 0 for no limit. The page is made within it.
 
     An attack begins if the longest of its kind so far would end in time.
+    looked: when the time was last looked at, and used: the seconds of an idle machine that had passed by then.
     """
 
     minutes: float
-    began: float = field(default_factory=time.monotonic)
+    looked: float = field(default_factory=time.monotonic)
+    used: float = 0.0
     longest: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def fits(self, job: Job) -> bool:
-        return self.minutes == 0 or self.longest.get(_kind(job), 0.0) < self.seconds
+        return self.longest.get(_kind(job), 0.0) < self.seconds
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds of an idle machine until the time is over. Each stretch counts by the load that it had: by the load
+        of now all that had passed would, and attacks would be ended early when others have left the machine."""
+        now = time.monotonic()
+        self.used, self.looked = self.used + (now - self.looked) / unhurried(1.0), now
+        return 60 * self.minutes - BESIDE - self.used if self.minutes else math.inf
 
     @property
     def seconds(self) -> float:
-        """Seconds by the clock until the time is over."""
-        return unhurried(60 * self.minutes) - (time.monotonic() - self.began)
+        """The same by the clock, as busy as the machine is now."""
+        return unhurried(self.idle_seconds)
 
     @property
     def over(self) -> bool:
-        return self.minutes > 0 and self.seconds <= 0
+        return self.seconds <= 0
 
     def of_the_rest(self, job: Job, seconds: float, rest: Sequence[Job], at_a_time: int) -> str:
         """Return a line on what the other jobs of a kind will take by the clock, when the first of it has ended; "" for
@@ -100,7 +111,8 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
         f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}"
     )
     start = work_seconds()
-    each = _measured(plan, counts, keys)
+    each, failed = _measured(plan, counts, keys)
+    yield from failed
     begun = work_seconds()
     if (source := jobs[0].setting.candidates) is not None:
         tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
@@ -116,9 +128,10 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     for label in dict.fromkeys(label for label, _ in each):
         spread = sorted(seconds for (name, _), seconds in least.items() if name == label)
         prices.append(f"{label} {' to '.join(dict.fromkeys(map(clock, (spread[0], spread[-1]))))}")
+    single = f" ({', '.join(prices)} each)" if prices else ""
     yield (
-        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {_many(cores, 'idle core')} "
-        f"({', '.join(prices)} each){or_more(slow) if slow else ''}"
+        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {_many(cores, 'idle core')}{single}"
+        f"{or_more(slow) if slow else ''}"
     )
     if minutes and (slow or idle > 60 * minutes):
         yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
@@ -126,16 +139,20 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
 
 def _measured(
     plan: AuditPlan, counts: Mapping[Priced, int], keys: Sequence[ObservationKey]
-) -> dict[Priced, float | None]:
-    """Return the seconds of each attack on the first update of each kind; None where it takes too long to measure."""
-    firsts, each = {_seen(key): key for key in reversed(keys)}, dict[Priced, float | None]()
+) -> tuple[dict[Priced, float | None], list[str]]:
+    """Return (the seconds of each attack on the first update of each kind, None where it takes too long to measure; a
+    line on each that fails there)."""
+    firsts, each, failed = {_seen(key): key for key in reversed(keys)}, dict[Priced, float | None](), []
     for one, (seen, key) in itertools.product(plan.attacks, firsts.items()):
         if counts[one.label, seen]:
-            each[one.label, seen] = 0.0
-            with contextlib.suppress(Exception):  # it fails on this update, as its row will say
+            try:
                 run = AttackRun(one, plan.options.seed)
                 each[one.label, seen] = attack_seconds(run, plan.observation(key), plan.knowledge(key))
-    return each
+            except InputError:  # a refusal, as its row will say
+                each[one.label, seen] = 0.0
+            except Exception as error:
+                failed.append(f"{one.label} ({seen[0]}): price not measured: it failed: {one_line_error(error)}")
+    return each, failed
 
 
 def _many(count: int, noun: str) -> str:

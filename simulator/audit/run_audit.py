@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,14 +204,19 @@ def _results(
     if workers == 1 or len(able) <= 1:
         while able:
             job, begun = able.popleft(), time.monotonic()
-            if left.fits(job):
-                yield job, run_job(job)
-                left.took(job, time.monotonic() - begun)
-            else:
-                yield job, lost(job, REST, "skipped")
+            yield job, _within(left, job) if left.fits(job) else lost(job, REST, "skipped")
+            left.took(job, time.monotonic() - begun)
         return
     with _dispatcher(workers) as dispatcher:
         yield from _of_workers(dispatcher, able, display, left)
+
+
+def _within(left: TimeLeft, job: Job) -> JobResult:
+    """Do a job in this process, in no more processor seconds than are left."""
+    seconds = min(job.timeout, max(1.0, left.idle_seconds))
+    result = run_job(replace(job, setting=replace(job.setting, timeout=seconds)))
+    cut = seconds < job.timeout and result.leakage[0]["status"] == "timeout"
+    return lost(job, REST, "skipped") if cut else result
 
 
 def _of_workers(

@@ -14,7 +14,7 @@ from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import construct, outputs_of
-from simulator.audit.plan import check_mean, check_order, per_channel
+from simulator.audit.plan import check_mean, check_order, looks_swapped, per_channel
 from simulator.cli.commands import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
@@ -22,9 +22,6 @@ from simulator.results.storage import make_knowledge
 from simulator.rundir.run import Run
 from simulator.scenario.sections import AttackConfig
 from simulator.scenario.yaml_source import parse_value
-
-# layers whose initial weights PyTorch draws from ±1/√(inputs of a unit)
-DRAWN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def observe(typed: UpdateCommand) -> tuple[Observation, Knowledge, Run | None]:
@@ -77,19 +74,6 @@ def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
     meant = did_you_mean(missing[0], there) if 2 * len(missing) < len(names) else ""  # else no name is meant by another
     some = meant if "did you mean" in meant else f", but {', '.join(map(repr, there[:3]))}{', …' * (len(there) > 3)}"
     raise InputError(f"{what}{some}: --model {name!r} is another model than the one that was saved")
-
-
-def looks_swapped(model: nn.Module, initial: State, final: State) -> bool:
-    """Return whether the second checkpoint seems to come before the first: BatchNorm counted fewer batches in it, or
-    all its weights just fill the range that PyTorch draws them from, and some of the first exceed it."""
-    if any(final[name] < initial[name] for name in final if name.endswith("num_batches_tracked") and name in initial):
-        return True
-    weights = [f"{name}.weight".lstrip(".") for name, part in model.named_modules() if isinstance(part, DRAWN)]
-    reach = [
-        [float(state[name].abs().max()) * state[name][0].numel() ** 0.5 for name in weights if name in state]
-        for state in (initial, final)
-    ]
-    return bool(weights) and all(0.9 < r <= 1 + 1e-6 for r in reach[1]) and any(r > 1 + 1e-6 for r in reach[0])
 
 
 def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Knowledge:

@@ -3,6 +3,10 @@
 import json
 import os
 import re
+import resource
+import subprocess
+import sys
+import time
 from collections import deque
 from types import SimpleNamespace
 
@@ -42,17 +46,28 @@ def jobs(tmp_path, *attacks, clients=3):
 
 def test_an_attack_begins_where_the_longest_of_its_kind_would_end_in_time(clock, tmp_path, monkeypatch):
     slow, quick = jobs(tmp_path, "span", "ntk", clients=1)
-    left = TimeLeft(5.0, began=0.0)
+    left = TimeLeft(5.0, looked=0.0)
     left.took(slow, 112.0)
-    clock.seconds = 187.0
+    clock.seconds = 182.0
     assert left.fits(slow) and left.fits(quick) and not left.over
-    clock.seconds = 189.0
+    clock.seconds = 184.0
     assert not left.fits(slow) and left.fits(quick)
-    clock.seconds = 300.0
+    clock.seconds = 295.0  # the page is made within the five minutes
     assert left.over and not left.fits(quick)
+    assert TimeLeft(0.0, looked=-1e9).fits(slow) and not TimeLeft(0.0, looked=-1e9).over
+
+
+def test_time_counts_by_the_load_that_it_had(clock, tmp_path, monkeypatch):
+    """600 seconds of which a tenth was ours are one minute of an idle machine, also when the others are gone."""
+    (job,) = jobs(tmp_path, "span", clients=1)
+    left = TimeLeft(5.0, looked=0.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (20.0, 0.0, 0.0))  # ten times as much to do as there are cores
-    assert left.fits(slow) and left.seconds == pytest.approx(3000 - 300)
-    assert TimeLeft(0.0, began=-1e9).fits(slow) and not TimeLeft(0.0, began=-1e9).over
+    left.took(job, 2000.0)
+    assert left.fits(job) and left.seconds == pytest.approx(10 * (300 - price.BESIDE))
+    clock.seconds = 600.0
+    assert not left.over
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.0, 0.0, 0.0))
+    assert left.seconds == pytest.approx(300 - price.BESIDE - 60, abs=1) and not left.over
 
 
 class Workers:
@@ -82,7 +97,7 @@ class Workers:
 @pytest.mark.parametrize(("minutes", "spans", "others"), [(5.0, 4, 10), (2.5, 2, 8), (0.0, 10, 10)])
 def test_ten_clients_end_in_time_and_what_is_left_has_a_row(clock, tmp_path, capsys, minutes, spans, others):
     todo = deque(jobs(tmp_path, "span", "ntk", clients=10))
-    left = TimeLeft(minutes, began=0.0)
+    left = TimeLeft(minutes, looked=0.0)
     found = list(_of_workers(Workers(clock), todo, Display(), left))
     assert len(found) == 20 and (minutes == 0 or clock.seconds <= 60 * minutes + 0.5)
     done = [job.attack.name for job, result in found if not price.is_left(result)]
@@ -124,20 +139,94 @@ def test_a_single_one_that_is_left_takes_as_long_as_the_first(clock, tmp_path):
         assert line == f"span took 49 s by the clock: {left} more take about {said}"
 
 
+class Shown(Display):
+    """Keeps what is said of the price."""
+
+    def __init__(self):
+        self.said = []
+
+    def price(self, lines):
+        self.said.extend(lines())
+
+
 def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
-    said = []
-
-    class Shown(Display):
-        def price(self, lines):
-            said.extend(lines())
-
+    display = Shown()
     recorded = record(tmp_path / "rec", clients=(2, 0))
     files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
-    audited(recorded, "said", attacks=["mean_image", "span"], display=Shown(), **files)
+    audited(recorded, "said", attacks=["mean_image", "span"], display=display, **files)
+    said = display.said
     assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span"
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
     whole = re.match(r"cost: about (\d+) s of processor time, \1 s on 1 idle core \(", said[1])  # one attack at a time
     assert int(whole[1]) >= price.BESIDE  # its start and its page
+
+
+BROKEN = """from dataclasses import dataclass
+from typing import ClassVar
+from attacks.base import Attack
+@dataclass(frozen=True)
+class Broken(Attack):
+    name: ClassVar[str] = "broken"
+    def reconstruct(self, observation, knowledge, generator, progress):
+        raise ValueError("no such thing")
+"""
+SLOW = """import time
+from dataclasses import dataclass
+from typing import ClassVar
+from attacks.base import Attack
+@dataclass(frozen=True)
+class Slow(Attack):
+    name: ClassVar[str] = "slow"
+    def reconstruct(self, observation, knowledge, generator, progress):
+        while True:
+            progress(0, 1, 0.0)
+"""
+
+
+def test_the_price_of_an_attack_that_breaks_is_not_0(tmp_path):
+    recorded, display = record(tmp_path / "rec", clients=(2,)), Shown()
+    (tmp_path / "own.py").write_text(BROKEN)
+    audited(recorded, "said", attacks=["mean_image", f"{tmp_path}/own.py:Broken"], clients=[0], display=display)
+    failed = f"price not measured: it failed: ValueError: no such thing, in or below {tmp_path}/own.py:8"
+    assert display.said[1].endswith(failed) and display.said[2].endswith("(mean_image 0 s each)")
+
+
+def test_one_attack_at_a_time_is_cut_too_when_the_time_is_over(tmp_path, monkeypatch):
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    (tmp_path / "own.py").write_text(SLOW)
+    monkeypatch.setattr("simulator.evaluation.attack_run.LONGEST_PROBE", 0.5)  # of its price
+    begun = time.process_time()
+    run = audited(recorded, "cut", attacks=[f"{tmp_path}/own.py:Slow"], clients=[0], minutes=(price.BESIDE + 2) / 60)
+    assert time.process_time() - begun < price.BESIDE + 2
+    assert run.leakage.detail.tolist() == [price.REST] and not finished_cells(run.path)
+
+
+@pytest.mark.slow
+def test_an_audit_takes_what_it_said(tmp_path):
+    """The whole command, of a process of its own, measured by the system."""
+    recorded = record(tmp_path / "rec", clients=(2, 0))
+    words = [
+        "audit",
+        recorded,
+        "--model",
+        f"{recorded}/net.py:net",
+        "--shape",
+        "1,8,8",
+        "--mean",
+        "0.3",
+        "--std",
+        "0.4",
+    ]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run(
+        [sys.executable, "-m", "fedspill", *words, "--workers", "1"],
+        capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert ended.returncode == 0, ended.stderr
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    said = re.search(r"cost: about (\d+) s of processor time", ended.stderr)
+    assert 1 / 1.5 < int(said[1]) / took < 1.5, (said[1], took)
 
 
 def test_a_recording_s_problems_are_said_before_its_audit(tmp_path, capsys):
@@ -161,6 +250,23 @@ def test_a_model_that_trains_what_clients_freeze_is_doubted(tmp_path, capsys):
     (recorded / "net.py").write_text((recorded / "net.py").read_text() + FROZEN)
     run = audit(recorded, f"{recorded}/net.py:frozen", SHAPE, out=recorded / "mended", page=False, **SPAN)
     assert "did not move" not in capsys.readouterr().err and len(run.leakage) == 3
+
+
+def test_checkpoints_that_seem_to_be_swapped_are_asked_about(tmp_path, capsys):
+    """What was sent is the trained one, and what came back the one that PyTorch draws."""
+    recorded = record(tmp_path / "rec", clients=(2,))
+    sent, returned = (
+        recorded / "checkpoints" / f"{name}.safetensors" for name in ("global_0000", "client_00_round_0001")
+    )
+    audited(recorded, "right", attacks=["mean_image"], clients=[0])
+    assert "swapped" not in capsys.readouterr().err
+    content = sent.read_bytes()
+    sent.write_bytes(returned.read_bytes())
+    returned.write_bytes(content)
+    audited(recorded, "swapped", attacks=["mean_image"], clients=[0])
+    assert (
+        "warning: round 1, client 0: what was returned looks less trained than what was sent" in capsys.readouterr().err
+    )
 
 
 FROZEN = """

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attacks import Knowledge
-from simulator.cli.inputs import looks_swapped
+from simulator.audit.plan import looks_swapped
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.run.plan import make_plan

@@ -1,12 +1,18 @@
 """Files in the forms that NVFLARE, OpenFL and FedML save are attacked as they are (docs/howto/other_frameworks.md)."""
 
+import os
+import re
+import textwrap
 from collections import OrderedDict
+from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from tests.simulator.audit.recorded import digits
+from tests.simulator.audit.recorded import MODEL, digits, network, trained
 
 NETS = """
 from torch import nn
@@ -42,3 +48,51 @@ def test_files_of_other_frameworks_are_attacked(framework, tmp_path, fedspill):
                       "--out", tmp_path / "found")  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert f"{len(images)} of {len(images)}" in result.stdout or f"{len(images)} images" in result.stdout, result.stdout
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "other_frameworks.md"
+
+
+def nvflare(code, sent, net):
+    """NVFLARE hands a site NumPy arrays unless its job asks for tensors."""
+    model = SimpleNamespace(params={name: value.numpy() for name, value in sent.items()}, current_round=0)
+    flare = SimpleNamespace(receive=lambda: model, get_site_name=lambda: "site-1")
+    exec(code, {"flare": flare, "net": net, "torch": torch, "os": os})
+
+
+def openfl(code, sent, net):
+    flow = SimpleNamespace(current_round=0, model=SimpleNamespace(state_dict=lambda: sent))
+    inputs = [SimpleNamespace(input="site-1", model=net)]
+    exec(code, {"self": flow, "inputs": inputs, "torch": torch, "os": os})
+
+
+class ServerAggregator:
+    round = 1
+
+    def __init__(self, sent):
+        self.get_model_params = lambda: sent
+
+    def on_before_aggregation(self, raw_client_model_or_grad_list):
+        return raw_client_model_or_grad_list
+
+
+def fedml(code, sent, net):
+    names = {"ServerAggregator": ServerAggregator, "torch": torch, "os": os}
+    exec(f"class Own(ServerAggregator):\n{textwrap.indent(code, '    ')}", names)
+    names["Own"](sent).on_before_aggregation([(10, net.state_dict())])
+
+
+@pytest.mark.parametrize("snippet", [nvflare, openfl, fedml], ids=["NVFLARE", "OpenFL", "FedML"])
+def test_what_the_page_s_snippet_saves_is_audited(snippet, tmp_path, monkeypatch, fedspill, request):
+    framework = request.node.callspec.id
+    code = re.search(rf"## {framework}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    Path("task.py").write_text(MODEL, encoding="utf-8")
+    net, model = network(), network()
+    sent = {name: value.clone() for name, value in net.state_dict().items()}
+    net.load_state_dict(trained(model, sent, 0))
+    snippet(code, sent, net)
+    result = fedspill("audit", "seen", "--model", "task.py:net", "--shape", "1,8,8", "--mean", "0.3", "--std", "0.4",
+                      "--attack", "span", "--workers", "1")  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert pd.read_csv("seen-recording-audit/leakage.csv").num_vouched[0] == len(digits(0)[0])
