@@ -196,7 +196,7 @@ class CERTAINTY(Thresholds):
     # chosen on 450 clients of 2 to 16 images (docs/records/span_random.md): private images had 0.7 at most in 92 of 107
     # cases, the four that were nobody's 6 and more
     mixed: float = 0.5  # of the ρ of a mean of two images: the most where images are missing
-    # chosen on those and 665 more: 0.08 to 0.28 in the six whose noise had hidden an image that led to one of nobody; in
+    # chosen on those and 665 more: 0.08 to 0.28 in the six whose noise had hidden an image, for one of nobody; in
     # those whose noise hid none, two had 0.3 and 0.5, all others at least 0.6
     standing_out: float = 0.5  # of noise: the least of a second image in the place of one where N is not told
     least_slope: float = 0.05  # of the activation: below it, a unit's signal tells little of what came to the unit

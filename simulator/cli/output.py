@@ -16,7 +16,7 @@ from typing import Any
 from rich.text import Text
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, blamed_error, no_path, printable, refused_file
+from simulator.errors import RunError, blamed_error, no_path, one_line_error, printable, refused_file
 from simulator.terminal import Terminal, print_error, print_json
 
 out = Terminal()
