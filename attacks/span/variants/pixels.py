@@ -136,7 +136,8 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         """Accept candidates, (M, in) in float32. If the update is exact, each image has to be certain by itself. If
         noise or a completion hides the zeros of duals and blurs the second layer, the images are accepted as a set that
         explains the second layer's update."""
-        judge = PixelJudge(self.knowledge, self.observation.input_shape, evidence, candidates, generator)
+        shape = self.observation.input_shape
+        judge = PixelJudge(self.knowledge, shape, evidence, candidates, generator, self.has_zeros)
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
@@ -163,6 +164,8 @@ class PixelJudge:
     """Decides which candidates of one search may be returned.
 
     shape: (C, H, W) of an image.
+    has_zeros: whether signals are zero on units that an image leaves inactive. No two are alike then, so that no
+        candidate is the mean of their images.
     """
 
     knowledge: Knowledge
@@ -170,6 +173,7 @@ class PixelJudge:
     evidence: PixelEvidence
     candidates: Candidates
     generator: torch.Generator
+    has_zeros: bool
 
     @cached_property
     def explaining(self) -> ExplanationTest:
@@ -204,7 +208,8 @@ class PixelJudge:
         activate = candidates.test.activate
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
         apart = tells_signals_apart(tests.values(), evidence.count)
-        return certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
+        found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
+        return replace(found, mixed=torch.zeros_like(found.mixed)) if self.has_zeros else found
 
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
@@ -273,7 +278,7 @@ class PixelJudge:
             return f"nothing returned: one candidate of {evidence.count} has none to be compared with, {several}"
         if evidence.count == 1 and not (evidence.told or evidence.regime.exact or self.candidates.sparsity_tested):
             return f"nothing returned: noise of {evidence.outside:.2g} may hide images, {several}"
-        if evidence.regime is Regime.NOISY and not evidence.told and len(loose) > 1:
+        if evidence.regime is Regime.NOISY and not evidence.told and not self.has_zeros and len(loose) > 1:
             activate, noise = self.candidates.test.activate, float(evidence.spectrum.values[evidence.count])
             if (out := standing_out(evidence.defense.layers, activate, loose, noise)) < CERTAINTY.standing_out:
                 return f"nothing returned: two images in the place of one would be {out:.2g} of the noise, {several}"
