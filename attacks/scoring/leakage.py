@@ -284,9 +284,8 @@ def score(
     least = _least(own, pool.public, len(reconstructed), generator)
 
     def compare(candidates: Tensor, returned: int) -> tuple[ImageScores, Hits]:
-        clamped = candidates.clamp(0, 1)
-        known = Identification(torch.cat([own, pool.public, pool.private]), clamped)
-        scores = score_images(private, clamped[:returned], pool, mean_image, known)
+        known = Identification(torch.cat([own, pool.public, pool.private]), candidates.clamp(0, 1))
+        scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
         return scores, Hits.of(known, candidates, scores.at(first), transformations, least)
 
     images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed))
@@ -295,8 +294,7 @@ def score(
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
     class_floor, recognized, kinds = None, float("nan"), np.zeros(len(hits.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
-        everyone = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels])
-        kinds = everyone.numpy()[hits.rows]
+        kinds = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]).numpy()[hits.rows]
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
         class_floor, class_hits = compare(drawn, len(drawn))
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))

@@ -9,7 +9,7 @@ from skimage.metrics import structural_similarity
 
 from attacks import Knowledge, Observation
 from attacks.gradient_matching.attack import GradientMatchingAttack
-from attacks.scoring import images
+from attacks.scoring import images, recognition
 from attacks.scoring.images import Distinct, Pool, distances, score_images, ssim
 from attacks.scoring.leakage import score
 from tests.attacks.conftest import generator
@@ -68,6 +68,28 @@ def test_equal_images_are_found_whatever_the_sign_of_their_zeros():
     found = Distinct.among(torch.cat([one, one + 1, -one, one + 1, one]))
     assert (found.first.tolist(), found.copies.tolist()) == ([0, 1], [3, 2])
     assert found.of.tolist() == [0, 1, 0, 1, 0]
+
+
+def test_the_scores_of_many_images_are_those_of_few(monkeypatch):
+    """Changed in contrast, noisy, somebody else's, held back, twice in the private set, and public."""
+    private, public = pictures(20, size=16), torch.cat([pictures(200, 1, 16), pictures(20, size=16)[:1]])
+    private = torch.cat([private, private[:3]])
+    noise = 0.02 * torch.randn((8, 1, 16, 16), generator=generator(3))
+    returned = torch.cat([0.5 * private[:6] + 0.2, private[6:14] + noise, public[:4], pictures(8, 5, 16)])
+
+    def columns():
+        pool = Pool(public, torch.cat([private, pictures(9, 2, 16)]))
+        flips = [lambda images: images.flip(3)]
+        return score(
+            private, returned, pool, np.random.default_rng(0), held=private[14:16], transformations=flips
+        ).columns()
+
+    few = columns()
+    for module in (images, recognition):
+        monkeypatch.setattr(module, "FEW", 0)
+    assert columns() == pytest.approx(few, abs=1e-6, nan_ok=True)
+    assert few["recovered"] == 8 and few["recovered_affine"] > 12 and few["held"] == 10
+    assert few["recognized"] >= 8
 
 
 def seconds(work):

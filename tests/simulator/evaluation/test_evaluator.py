@@ -1,5 +1,9 @@
 """What the evaluator writes of a finished attack, on models that it cannot take apart."""
 
+import time
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
@@ -7,7 +11,12 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, Pool, Reconstruction
 from attacks.interface.normalization import Normalization
-from simulator.evaluation.evaluator import evaluate, told_classes
+from clients.config import DataConfig
+from clients.data import load_dataset
+from simulator.audit import TIMEOUT
+from simulator.audit.plan import FEWEST, default_attacks
+from simulator.evaluation.attack_run import AttackRun
+from simulator.evaluation.evaluator import evaluate, measure_alone, told_classes
 from simulator.evaluation.truth import Truth
 from simulator.scenario.scenario import Scenario
 
@@ -91,3 +100,52 @@ def test_classes_are_counted_for_who_knows_the_training_and_scored_beside_equal_
 def test_classes_are_not_counted_where_the_estimate_is_not_to_be_trusted(case, reason):
     with pytest.raises(InputError, match=reason):
         told_classes(sent_classes(**case)[0], SETTINGS)
+
+
+def spent(work):
+    """(what the work returns, the processor seconds that it took)."""
+    begun = time.process_time()
+    return work(), time.process_time() - begun
+
+
+def clients_of(count, shared_data):
+    """(observation, knowledge, truth) of the first of three clients of so many images, after an epoch. Each is the mean
+    of two of CIFAR-10, of which there are fewer."""
+    train = load_dataset(DataConfig(name="cifar10", root=str(shared_data))).train
+    first, second = np.random.default_rng(0).integers(len(train.labels), size=(2, 3 * count))
+    images = (train.images(first) + train.images(second)) / 2
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(3072, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
+    states, optimizer = [], torch.optim.SGD(net.parameters(), lr=0.05)
+    states.append({name: value.clone() for name, value in net.state_dict().items()})
+    for batch in torch.arange(count).split(50):
+        optimizer.zero_grad()
+        labels = torch.from_numpy(train.labels[first[batch]])
+        nn.functional.cross_entropy(net((images[batch] - 0.5) / 0.25), labels).backward()
+        optimizer.step()
+    states.append(net.state_dict())
+    grey = {"pixel_mean": (0.5,) * 3, "pixel_std": (0.25,) * 3}
+    truth = Truth(images[:count], Pool(images[count:], images), Normalization(*grey.values()), 0, diagnosed=False)
+    knowledge = Knowledge(num_private=count, pixel_range=(0.0, 1.0), **grey)
+    return Observation(net, (tuple(states),), (3, 32, 32)), knowledge, truth
+
+
+@pytest.mark.slow
+def test_what_scores_cost_beside_the_attacks_of_an_audit(shared_data):
+    """Of processor time, in one process. Of 1,000 images `ntk` makes the fewest iterations that it is ever given."""
+    attacking = scoring = 0.0
+    for count in (1000, 10_000):
+        observation, knowledge, truth = clients_of(count, shared_data)
+        span, ntk = default_attacks(observation.model, observation.input_shape, count)
+        for config in (span, ntk)[: 2 if count == 1000 else 1]:  # of 10,000 its time is over before it has a result
+            found, seconds = spent(partial(AttackRun(config).run, observation, knowledge))
+            attacking += seconds
+            scoring += spent(partial(evaluate, truth, observation, knowledge, found, KEY))[1]
+        if count == 1000:
+            assert ntk.options["iterations"] == FEWEST and len(found.images) == 2000
+            assert scoring < 0.4 * attacking
+            attacking, scoring = 10 * attacking, 0.0  # at least, of ten times as many candidates
+    scoring += spent(partial(measure_alone, truth, observation, knowledge))[1]
+    assert scoring < 0.1 * min(attacking, TIMEOUT)
