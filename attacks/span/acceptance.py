@@ -68,7 +68,7 @@ class ExplanationTest:
     rounds: int = 1
 
     def judge(self, images: Tensor, generator: torch.Generator) -> Acceptance:
-        """The images (M, in), in float32, with the reason why they may not be returned, if there is one."""
+        """Return the images (M, in), in float32, with the reason why they may not be returned, if there is one."""
         if not len(images):
             threshold = self.candidates.threshold
             reason = f"nothing returned: no candidate has ρ below {threshold:.2g}"
@@ -91,7 +91,7 @@ class ExplanationTest:
         return replace(acceptance, reason=reason)
 
     def relative_residual(self, images: Tensor) -> float:
-        """‖Δ − Δ P‖ / ‖Δ‖, P the projection onto the images' features in every round: least squares over all duals."""
+        """Return ‖Δ − Δ P‖ / ‖Δ‖, P projecting onto the images' features in every round: the least over all duals."""
         if not len(images):
             return 1.0
         features = self.candidates.test.features(images.float()).split(self.update.shape[2], 1)
@@ -127,7 +127,7 @@ class Certainty:
     apart: bool
 
     def sure(self, images: Tensor) -> Tensor:
-        """Which of the candidates (M, in) are certain, (M,) bool: of a small error, duals that agree, and no mean."""
+        """Return which candidates (M, in) are certain, (M,) bool: of a small error, duals that agree, no mean."""
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
@@ -136,7 +136,7 @@ class Certainty:
         return self.no_means(near & agreed & (self.contradicted < CERTAINTY.contradicted))
 
     def no_means(self, chosen: Tensor) -> Tensor:
-        """The chosen candidates (M,) without those that may be the mean of two, where fewer than N are chosen."""
+        """Return the chosen candidates (M,) without possible means of two, where fewer than N are chosen."""
         return chosen if int(chosen.sum()) >= self.count else chosen & (self.mixed < CERTAINTY.mixed)
 
 
@@ -149,7 +149,7 @@ def certainty(
     *,
     apart: bool = True,
 ) -> Certainty:
-    """Of images that passed the sparsity test (F, in), then of loose candidates (P, in).
+    """Compute what determines images that passed the sparsity test (F, in), then loose candidates (P, in).
 
     tests: at parameters on the way from those sent, which come first, to those returned. directions: (F, N), the c of
     the duals of those that passed. apart: as `Certainty` has it.
@@ -189,7 +189,7 @@ class Moves:
 
 
 def _error_and_misfit(way: Sequence[tuple[SpanTest, Moves]], image: Tensor, free: Tensor) -> tuple[float, float]:
-    """(E at the parameters sent, the F ratio there or, where that is too large, the least on the way) of an image."""
+    """Return (E at the parameters sent, the F ratio there, or the least on the way if too large) of an image."""
     error, misfit = _least_squares(*way[0], image, free)
     for test, every in way[1:]:
         if misfit < CERTAINTY.misfit:
@@ -199,7 +199,7 @@ def _error_and_misfit(way: Sequence[tuple[SpanTest, Moves]], image: Tensor, free
 
 
 def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) -> tuple[float, float]:
-    """(E, F ratio) of an image (in,) that may move along `free` (K + 1, N) of all moves."""
+    """Return (E, F ratio) of an image (in,) that may move along `free` (K + 1, N) of all moves."""
     rows = test.rows.double()
     z = test.first.double() @ pad(image, (0, 1), value=1.0)
     value, slope = test.activate(z, None)
@@ -225,9 +225,9 @@ def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) ->
 
 
 def _of_means(test: SpanTest, every: Moves, images: Tensor) -> Tensor:
-    """(M,): what ρ would be at each image (M, in) if it were the mean of two, as far from it as half of its way to
-    another, the median of these; infinite for an image alone. With features at x ± e, ḡ their mean and A as above for
-    all directions: the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² / ‖g(x)‖² over y."""
+    """Compute ρ (M,) as it would be at each image (M, in) if that were the mean of two, as far from it as half of its
+    way to another, the median of these; infinite for an image alone. With features at x ± e, ḡ their mean and A as
+    above for all directions: the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² / ‖g(x)‖² over y."""
     rows = test.rows.double()
     fed = pad(images.double(), (0, 1), value=1.0) @ test.first.double().T
     values, slopes = test.activate(fed, None)
@@ -243,8 +243,8 @@ def _of_means(test: SpanTest, every: Moves, images: Tensor) -> Tensor:
 
 
 def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:
-    """(what is left of ‖residual‖² along changes (K, ·), the step (K,) that takes the rest, the inverse (K, K) of their
-    Gram matrix)."""
+    """Return (what is left of ‖residual‖² along changes (K, ·), the step (K,) that takes the rest, the inverse (K, K)
+    of their Gram matrix)."""
     gram = changes @ changes.T
     if len(gram):
         gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
@@ -255,14 +255,14 @@ def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:
 
 
 def _without_last(basis: Tensor, span: Tensor) -> Tensor:
-    """A basis (K, N) of those coordinates spanned by `basis` (K + 1, N) that leave the last component of x̃ alone."""
+    """Return a basis (K, N) of those coordinates spanned by `basis` (K + 1, N) that leave x̃'s last one alone."""
     return complement((basis @ span[:, -1])[None]) @ basis
 
 
 def fit_images(
     update: Tensor, first: Tensor, images: Tensor, count: int, intervals: EntryIntervals | None = None
 ) -> tuple[Tensor, float]:
-    """The images (M, in) that fit the update, from rough ones (M, in), and ‖Δ − Σ d x̃ᵀ‖ / ‖Δ‖, in float64.
+    """Fit images (M, in), given rough ones, to the update; return them and ‖Δ − Σ d x̃ᵀ‖ / ‖Δ‖, in float64.
 
     update: (W, in + 1), [ΔW | Δb]. first: (W, in + 1), [W₁ | b₁] at the initial parameters. count: N; where M < N the
     rest of the update is left to N − M rows without zeros. intervals: of Δ's entries, where they are all that is known:
@@ -291,13 +291,13 @@ def fit_images(
 
 
 def _idle(points: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Which units x̃ (M, in + 1) leaves inactive by the margin at both ends: (W, M) bool."""
+    """Return which units x̃ (M, in + 1) leaves inactive by the margin at both ends: (W, M) bool."""
     inputs = torch.maximum(points @ first.T, points @ last.T)
     return (inputs < -FIT.inactive_margin * inputs.square().mean(1, keepdim=True).sqrt()).T
 
 
 def _masked_duals(update: Tensor, points: Tensor, idle: Tensor) -> Tensor:
-    """The d (W, M) of least ‖Δ − d x̃‖ that are zero where idle, from one small system per unit."""
+    """Return the d (W, M) of least ‖Δ − d x̃‖ that are zero where idle, from one small system per unit."""
     gram, right = points @ points.T, update @ points.T
     found = torch.empty_like(right)
     for units in torch.arange(len(update), device=update.device).split(max(1, BATCH // gram.numel())):
@@ -309,7 +309,7 @@ def _masked_duals(update: Tensor, points: Tensor, idle: Tensor) -> Tensor:
 
 
 def _ridge_solution(gram: Tensor, right: Tensor) -> Tensor:
-    """Solutions of normal equations, to whose diagonal a ridge is added in place."""
+    """Solve normal equations, to whose diagonal a ridge is added in place."""
     diagonal = torch.diagonal(gram, dim1=-2, dim2=-1)
     diagonal.add_(FIT.ridge * diagonal.mean(-1, keepdim=True))
     return torch.cholesky_solve(right, torch.linalg.cholesky(gram))

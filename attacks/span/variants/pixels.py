@@ -196,7 +196,7 @@ class PixelJudge:
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
 
     def _certainty(self, loose: Tensor) -> Certainty:
-        """What determines the candidates that passed the sparsity test, then loose ones (P, in)."""
+        """Find what determines the candidates that passed the sparsity test, then loose ones (P, in)."""
         evidence, candidates, tests = self.evidence, self.candidates, self.evidence.tests
         layers = evidence.defense.layers
         starts, ends = (layers.by_round(end)[list(tests)].flatten(0, 1) for end in layers.fed)
@@ -245,8 +245,8 @@ class PixelJudge:
         return replace(acceptance, facts=constants_of(FIT) | {"fit": left})
 
     def _needs_fit(self, acceptance: Acceptance) -> bool:
-        """Whether an error hides the zeros of duals, so that a fit can improve the images. Images that explain too
-        little are fitted only if a known defense made them rough."""
+        """Return whether an error hides the zeros of duals, so that a fit can improve the images. Images that explain
+        too little are fitted only if a known defense made them rough."""
         images, defense, candidates = acceptance.images, self.evidence.defense, self.candidates
         if not candidates.sparsity_tested or self.evidence.error <= EVIDENCE.noisy_above:
             return False

@@ -91,12 +91,12 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
     signals: PatchSignals | None = None
 
     def read(self, generator: torch.Generator) -> SeveralUpdate:
-        """The spans of the patches, and of what the later layer saw of them."""
+        """Read the spans of the patches, and of what the later layer saw of them."""
         maps = read_update(self.observation, self.networks)
         return SeveralUpdate(maps, maps.network.positions * maps.ranks[0] * math.prod(maps.network.shape))
 
     def search(self, evidence: SeveralUpdate, generator: torch.Generator, progress: Progress) -> MapCandidates:
-        """What the embedding is fed at the minima of ρ; the last image in closed form, where it alone is missing."""
+        """Find what the embedding is fed at the minima of ρ; the last image in closed form, if it alone is missing."""
         maps = evidence.maps
         assert maps.count is not None
         decoys = PixelSpace(self.observation.input_shape, None).decoys(MAP_SEARCH.decoys, generator)
@@ -118,7 +118,7 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
             return with_others(maps, found, self._last(self.signals, maps, found.maps[: found.num_accepted]))
 
     def accept(self, evidence: SeveralUpdate, candidates: MapCandidates, generator: torch.Generator) -> Acceptance:
-        """The images below the bound, no more of them than there are; residual: their ρ."""
+        """Accept the images below the bound, no more of them than there are; residual: their ρ."""
         maps = evidence.maps
         assert maps.count is not None
         accepted, residual = min(candidates.num_accepted, maps.count), candidates.residual
@@ -141,7 +141,7 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         return Acceptance(images, residual[:accepted], reason, facts=facts, held=held)
 
     def report(self, evidence: SeveralUpdate, acceptance: Acceptance) -> Reconstruction:
-        """The images, with their ρ as residual."""
+        """Return the images, with their ρ as residual."""
         maps = evidence.maps
         return acceptance.reported(self.observation.input_shape, maps.warnings, num_inferred=maps.count)
 
@@ -150,27 +150,27 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         return self.observation.one_round()[0]
 
     def _images(self, maps: MapUpdate, fed: Tensor) -> Tensor:
-        """The images (M, C, H, W) of which the embedding is fed `fed` (M, C, H, W)."""
+        """Return the images (M, C, H, W) of which the embedding is fed `fed` (M, C, H, W)."""
         patches, shape = _patches(maps, fed).mT.double().cpu(), self.observation.input_shape
         return torch.cat([self.embedding.image(one, shape) for one in patches]).to(fed) if len(fed) else fed
 
     def _alike(self, maps: MapUpdate, accepted: Tensor, candidates: Tensor) -> Tensor:
-        """(M,): the share of the patches of candidates (M, C, H, W) that are those of an accepted one (A, C, H, W), all
-        but a Gaussian of their distance: most random points end at the images of the largest signals."""
+        """Compute the share (M,) of the patches of candidates (M, C, H, W) that are those of an accepted one (A, C, H,
+        W), all but a Gaussian of their distance: most random points end at the images of the largest signals."""
         known, others = _patches(maps, accepted), _patches(maps, candidates)
         apart = (others[:, None] - known[None]).square().sum(2) / known.square().sum(1)
         return torch.exp(-apart / SEVERAL_PATCHES.near**2).mean(2).sum(1)
 
     def _of_others(self, maps: MapUpdate, candidates: Tensor, accepted: Tensor) -> Tensor:
-        """The candidates (M, C, H, W) without those that have most patches of an accepted one (A, C, H, W)."""
+        """Return the candidates (M, C, H, W) without those that have most patches of an accepted one (A, C, H, W)."""
         known, others = _patches(maps, accepted), _patches(maps, candidates)
         apart = (others[:, None] - known[None]).norm(dim=2) / known.norm(dim=1)
         same = (apart < SEVERAL_PATCHES.same).float().mean(2) > 0.5
         return candidates[~same.any(1)]
 
     def _starts(self, maps: MapUpdate, found: MapCandidates, generator: torch.Generator) -> Tensor:
-        """Points of the kernel (S, C, H, W) to descend from: of random patches, and copies of the best candidates of
-        other images that keep those whose part of the later layer's input lies in its span as well as most."""
+        """Draw points of the kernel (S, C, H, W) to descend from: of random patches, and copies of the best candidates
+        of other images that keep those whose part of the later layer's input lies in its span as well as most."""
         points = torch.randn(MAP_SEARCH.starts, len(found.basis), generator=generator).to(found.basis)
         drawn = (points @ found.basis).view(-1, *maps.network.shape)
         drawn = drawn * (found.maps.flatten(1).norm(dim=1).mean() / drawn.flatten(1).norm(dim=1)).view(-1, 1, 1, 1)
@@ -187,14 +187,14 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         return torch.where(where[copied], drawn, others[copied])
 
     def _tokens(self, maps: MapUpdate, image: Tensor) -> Tensor:
-        """(P,): which position of the later layer each patch moves most, of what the embedding is fed (1, C, H, W)."""
+        """Find the later position that each patch moves most, (P,), of what the embedding is fed (1, C, H, W)."""
         patches = _patches(maps, image)
         changed = patches + torch.eye(patches.shape[2]).to(image)[:, None] * patches.std()
         fed = maps.network.between(maps.seen, torch.cat([image, _put_back(maps, changed)])).flatten(2)
         return (fed[1:] - fed[:1]).square().sum(1).argmax(1)
 
     def _last(self, signals: PatchSignals, maps: MapUpdate, found: Tensor) -> Tensor:
-        """What the embedding is fed of the one image that is missing beside those found (M, C, H, W): (1, C, H, W)."""
+        """Find what the embedding is fed of the one image missing beside those found (M, C, H, W): (1, C, H, W)."""
         patches = _patches(maps, found).mT.to(signals.weight)
         known = torch.linalg.qr(patches.flatten(0, 1).T)[0]
         left = signals.weight - signals.weight @ known @ known.T
@@ -212,7 +212,7 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         return _put_back(maps, last.T[None]).to(found)
 
     def _slopes(self, image: Tensor) -> Tensor:
-        """∂f/∂z (B, P, D) of an image (C, H, W), f along each of the directions in which its outputs can be asked."""
+        """Return ∂f/∂z (B, P, D) of an image (C, H, W), f along each direction in which its outputs can be asked."""
         own, model, sent = self.embedding, self.observation.model, self._round.initial
         assert own.positions is not None and own.rows is not None
         state = cast_state(sent, sent[own.weight].device, torch.float64)
@@ -224,8 +224,8 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
         return torch.stack(slopes).reshape(len(slopes), -1, len(sent[own.weight]))[:, own.rows]
 
     def _asked(self, outputs: Tensor) -> Tensor:
-        """(B, K): directions in which the losses' derivatives by the outputs (K,) lie: those in which the last layer
-        moved, where it is linear, else all."""
+        """Return directions (B, K) in which the losses' derivatives by the outputs (K,) lie: those in which the last
+        layer moved, where it is linear, else all."""
         layer = find_output_layer(self.observation.model, self.observation.input_shape)
         if layer is None or f"{layer}.weight" not in self.observation.trainable:
             return torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
@@ -235,17 +235,17 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
 
 
 def _patches(maps: MapUpdate, fed: Tensor) -> Tensor:
-    """What the embedding multiplies of what it is fed (M, C, H, W): (M, n, P)."""
+    """Return what the embedding multiplies of what it is fed (M, C, H, W): (M, n, P)."""
     return F.unfold(fed, *geometry(maps.network.convolution(maps.network.first)))
 
 
 def _put_back(maps: MapUpdate, patches: Tensor) -> Tensor:
-    """What the embedding is fed (M, C, H, W) of patches (M, n, P), which do not overlap."""
+    """Return what the embedding is fed (M, C, H, W) of patches (M, n, P), which do not overlap."""
     return F.fold(patches, maps.network.shape[1:], *geometry(maps.network.convolution(maps.network.first)))
 
 
 def networks_of(observation: Observation, embedding: PatchEmbedding) -> tuple[MapNetwork, ...]:
-    """The pairs whose first layer is a patch embedding by convolution, and both of which were trained."""
+    """Find the pairs whose first layer is a patch embedding by convolution, and both of which were trained."""
     pairs = find_map_networks(observation.model, observation.input_shape)
     trained = set(observation.trainable)
     return tuple(
