@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, one_line
 from attacks.interface.observation import State
 from attacks.interface.plugins import load_object, require_allowed, users_frames
 from attacks.interface.torch_tools import derive_seed
@@ -130,7 +130,7 @@ def load_mod(mod: FlowerMod) -> Any:
     try:
         made = found(**mod.options) if isinstance(found, type) else found
     except Exception as error:  # the module is the user's
-        raise InputError(f"defense {mod.path!r} cannot be made: {' '.join(str(error).split())}") from None
+        raise InputError(f"defense {mod.path!r} cannot be made: {one_line(error)}") from None
     if not callable(made):
         raise InputError(f"defense {mod.path!r} is a {type(made).__name__}, no Flower mod: name a function or a class")
     return made

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from torch import nn
 
 from attacks.interface.errors import InputError
@@ -22,6 +23,12 @@ Seconds = Annotated[float, Field(gt=0, le=365 * 86400)]  # at most a year: timer
 
 
 Made = TypeVar("Made")
+
+
+def first_fault(error: ValidationError) -> ErrorDetails:
+    """Return the first fault that pydantic found, its message without the name of an exception."""
+    fault = error.errors()[0]
+    return {**fault, "msg": fault["msg"].removeprefix("Value error, ")}
 
 
 class ModelOptionError(InputError):
@@ -59,10 +66,9 @@ def made_with(kind: type[Made], called: str, options: dict[str, Any]) -> Made:
         made: Made = adapter_of(cast(Hashable, kind)).validate_json(text, strict=True)
         return made
     except ValidationError as error:
-        wrong = error.errors()[0]
-        message = wrong["msg"].removeprefix("Value error, ")
-        option = f"option {wrong['loc'][0]!r} is {wrong['input']!r}: " if wrong["loc"] else ""
-        raise InputError(message if not option else f"{called}: {option}{message}") from None
+        fault = first_fault(error)
+        option = f"{called}: option {fault['loc'][0]!r} is {fault['input']!r}: " if fault["loc"] else ""
+        raise InputError(f"{option}{fault['msg']}") from None
 
 
 class Section(BaseModel):

@@ -16,7 +16,7 @@ from attacks.interface.errors import InputError, did_you_mean, one_line
 from attacks.interface.plugins import Registry, load_object, own_traceback, require_allowed, subclass_of
 from attacks.interface.torch_tools import derive_seed, torch_generator
 from attacks.networks.probing import scores_of
-from clients.config import ModelConfig, ModelOptionError, ModelOptions
+from clients.config import ModelConfig, ModelOptionError, ModelOptions, first_fault
 from clients.models.checkpoint import load_checkpoint
 from clients.models.networks import LeNet5Options, MLPOptions, NTKLinear, ResNet18Options, ViTTinyOptions
 
@@ -42,7 +42,7 @@ def model_options(config: ModelConfig) -> ModelOptions:
     try:
         return section.model_validate(config.options)
     except ValidationError as error:
-        raise ModelOptionError(config.name, error.errors()[0], list(section.model_fields)) from None
+        raise ModelOptionError(config.name, first_fault(error), list(section.model_fields)) from None
 
 
 def with_known_options(config: ModelConfig) -> ModelConfig:

@@ -18,7 +18,7 @@ from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import did_you_mean
 from attacks.interface.normalization import Normalization
 from attacks.interface.plugins import allow_code
-from clients.config import ModelConfig
+from clients.config import ModelConfig, first_fault
 from clients.models.factory import construct, outputs_of
 from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
@@ -317,7 +317,7 @@ def attack_of(given: str | Mapping[str, Any]) -> AttackConfig:
     try:
         return AttackConfig.model_validate({"name": given} if isinstance(given, str) else dict(given))
     except ValidationError as error:
-        raise InputError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        raise InputError(first_fault(error)["msg"]) from None
 
 
 def absolute(path: str | Path | None) -> str | None:

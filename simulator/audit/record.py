@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from attacks.interface.errors import InputError, did_you_mean
+from clients.config import first_fault
 from clients.models.checkpoint import read_checkpoint
 from simulator.adversary.statistics import Aggregate, Wrapped
 from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
@@ -220,8 +221,8 @@ def _counts(path: Path, clients: list[str]) -> dict[str, int]:
     try:
         counts = TypeAdapter(dict[str, NonNegativeInt]).validate_json(path.read_bytes())
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise InputError(f'{str(path)!r}: {wrong["msg"]}: write the images of each client, {{"alice": 16}}') from None
+        fault = first_fault(error)["msg"]
+        raise InputError(f'{str(path)!r}: {fault}: write the images of each client, {{"alice": 16}}') from None
     if others := [name for name in counts if name not in clients]:
         raise InputError(f"{str(path)!r}: the round has no client {others[0]!r}{did_you_mean(others[0], clients)}")
     return counts

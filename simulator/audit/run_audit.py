@@ -23,6 +23,7 @@ from simulator.audit import MINUTES, TIMEOUT
 from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
+from simulator.errors import one_line_error
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, lost, run_job
 from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
@@ -261,7 +262,7 @@ def _write_page(folder: Path) -> None:
         if not is_current(folder):
             write_report(folder, say)
     except Exception as error:
-        say(f"the page could not be made: {type(error).__name__}: {' '.join(str(error).split())}")
+        say(f"the page could not be made: {one_line_error(error)}")
 
 
 def _values(given: float | Sequence[float]) -> tuple[float, ...]:

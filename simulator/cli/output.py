@@ -71,7 +71,7 @@ def draw(figures: Callable[[], object]) -> None:
         with out.status("drawing figures …"):
             figures()
     except Exception as error:
-        print_error(f"figures could not be drawn: {type(error).__name__}: {' '.join(str(error).split())}")
+        print_error(f"figures could not be drawn: {one_line_error(error)}")
 
 
 def here(path: Path) -> Path:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from attacks import InputError, Reconstruction
 from attacks.interface.observation import State, check_tensor
+from clients.config import first_fault
 from clients.data.files import npz_array
 from simulator.results.disk import checksum_of, drop_from_page_cache, replacing, write_atomically
 
@@ -58,7 +59,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        wrong = error.errors()[0]
+        wrong = first_fault(error)
         where = ".".join(map(str, wrong["loc"]))
         raise InputError(f"{str(path)!r} is damaged: {where}: {wrong['msg'].lower()}") from None
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.observation import State
-from clients.config import ModelConfig, as_json
+from clients.config import ModelConfig, as_json, first_fault
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
 from simulator.results.disk import below, inside, writing
@@ -45,9 +45,9 @@ def make_knowledge(given: dict[str, Any]) -> Knowledge:
     try:
         return Knowledge(**vars(KNOWLEDGE.validate_json(text, strict=True)))
     except ValidationError as error:
-        wrong = error.errors()[0]
+        wrong = first_fault(error)
         if not wrong["loc"]:  # Knowledge itself refused
-            raise InputError(wrong["msg"].removeprefix("Value error, ")) from None
+            raise InputError(wrong["msg"]) from None
         field = wrong["loc"][0]
         example = Knowledge.about()[str(field)].example
         raise InputError(

@@ -60,3 +60,14 @@ def test_the_mods_that_come_with_flower_need_no_permission():
     assert callable(load_mod(FlowerMod("flwr.clientapp.mod:LocalDpMod", options)))
     with pytest.raises(InputError, match=REFUSED):
         load_mod(FlowerMod("flwr.common.logger:log", {}))
+
+
+def test_the_text_of_a_mod_s_error_is_one_line_that_colours_no_terminal(tmp_path):
+    (tmp_path / "mods.py").write_text(
+        "class Mod:\n    def __init__(self):\n        raise ValueError('no \\x1b[31mbudget\\nleft')\n"
+    )
+    name = f"{tmp_path}/mods.py:Mod"
+    allow_code(name)
+    with pytest.raises(InputError) as error:
+        load_mod(FlowerMod(name, {}))
+    assert str(error.value) == f"defense {name!r} cannot be made: no budget left"
