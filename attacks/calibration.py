@@ -9,16 +9,23 @@ parameters k + 1 and n − k, which says whether as many as were told may be cha
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import scipy  # its parts are imported where they are first used
 from torch import Tensor
 
 RATES = (0.001, 0.01, 0.1)  # of false alarms, the strictest first
 FEWEST_OUTSIDERS = round(1 / RATES[-1]) - 1  # that calibrate any of them
-CHANCE = 0.05  # probability of as many by chance, up to which candidates are told, over all updates that were tested
+CHANCE = 0.05  # probability of as many by chance, up to which candidates are told, over all tests that were made
 # ρ of a candidate, up to which it lies in the span of an update of a clear rank. The update's own images leave rounding
 # alone, 1e-9 and less, and others some hundredths at least.
 OUTSIDE = 0.01
+
+
+def beats_chance(p: Any, tests: int = 1) -> Any:
+    """Return whether a probability by chance, or each of a column, is small among so many tests (Bonferroni); NaN is
+    not."""
+    return p * max(1, tests) <= CHANCE
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Calibrated:
     @property
     def tells(self) -> bool:
         """Whether this update, the only one that was tested, tells members from others."""
-        return self.p <= CHANCE
+        return bool(beats_chance(self.p))
 
     def columns(self) -> dict[str, float | int]:
         """Make the columns of the leakage table."""

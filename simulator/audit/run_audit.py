@@ -151,6 +151,7 @@ def run_audit(
         noted = [f"recording: {line}" for line in plan.recording.contents.problems]
         for line in (*noted, *plan.doubts_of_model, *doubts):
             display.note(f"warning: {line}")
+        display.updates = len(plan.keys)
         display.start(0, len(todo))
         try:
             for job, result in _results(plan, todo, display, workers, left):

@@ -6,7 +6,7 @@ Without it, how many of the user's candidates are told to be members, at a calib
 
 import pandas as pd
 
-from attacks.calibration import CHANCE
+from attacks.calibration import beats_chance
 from simulator.reports.verdict_words import LOOSER, counted, percent, trainer, whose
 from simulator.results.columns import leakage_floors
 from simulator.rundir.exposure_rows import MEASURES, TELLS_SURELY, in_this_setting, settings_of
@@ -46,7 +46,8 @@ def _leakage(good: pd.DataFrame) -> list[str]:
     beyond the floor, and other images of these classes are told as well."""
     floor = leakage_floors(good)
     beyond = good.leakage - floor
-    rows = good[(beyond > NOTABLE) & (good.null_p > CHANCE) & (good.class_floor_leakage - floor > beyond / 2)]
+    by_chance = good.null_p.notna() & ~beats_chance(good.null_p)
+    rows = good[(beyond > NOTABLE) & by_chance & (good.class_floor_leakage - floor > beyond / 2)]
     if rows.empty:
         return []
     row = rows.loc[rows.leakage.idxmax()]

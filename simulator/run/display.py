@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from attacks.calibration import CHANCE
+from attacks.calibration import beats_chance
 from simulator.errors import printable
 from simulator.results.keys import owner
 from simulator.terminal import Terminal, command_again, print_error
@@ -79,10 +79,14 @@ def run_display() -> "Display":
 
 class Display:
     """Shows notes alone, and without a console prints them to stderr: for tests, and for `flwr run`, whose output goes
-    to a log. Subclasses show more."""
+    to a log. Subclasses show more.
+
+    updates: how many are tested for members in all.
+    """
 
     def __init__(self, console: Terminal | None = None) -> None:
         self.console = console
+        self.updates = 1
         self.reasons = set[str]()  # kinds of reasons that have been shown in full
 
     def why(self, row: dict[str, Any]) -> str:
@@ -128,8 +132,8 @@ def subject_of(row: dict[str, Any]) -> str:
     return f"{where}round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
 
 
-def found_by(row: dict[str, Any]) -> str:
-    """Return what an attack found, in words; "" for nothing. row: of the leakage table."""
+def found_by(row: dict[str, Any], updates: int = 1) -> str:
+    """Return what an attack found, in words; "" for nothing. row: of the leakage table. updates: as of `Display`."""
     said = []
     if row.get("recovered"):
         said.append(f"{row['recovered']} of {row['num_private']} images recovered")
@@ -137,7 +141,7 @@ def found_by(row: dict[str, Any]) -> str:
         said.append(f"{row['num_vouched']} images")
     if row.get("num_features") and not said:
         said.append(f"features of {row['num_features']} images")
-    if row.get("membership_told") and row.get("membership_p", 1.0) <= CHANCE:  # of this update; the verdict asks of all
+    if row.get("membership_told") and beats_chance(row.get("membership_p", 1.0), updates):
         said.append(f"{row['membership_told']} of {row['membership_candidates']} candidates stand out")
     return ", ".join(said)
 
@@ -170,7 +174,7 @@ class Bars(Display):
     def attack_done(self, row: dict[str, Any]) -> None:
         self.finished += 1
         self.progress.update(self.attacks, completed=self.finished)
-        failed, found = row["status"] != "ok", found_by(row)
+        failed, found = row["status"] != "ok", found_by(row, self.updates)
         if failed or found:
             said = printable(f"{subject_of(row)}: {self.why(row) if failed else found}")
             word = (printable(row["status"]), "yellow") if failed else ("found", "green")
@@ -218,7 +222,7 @@ class Lines(Display):
         self.attacks_over += 1
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
-            how = f"{row['status']}: {self.why(row)}" if failed else found_by(row) or "done"
+            how = f"{row['status']}: {self.why(row)}" if failed else found_by(row, self.updates) or "done"
             self.note(f"{self.attacks_over} of {self.attacks} attacks: {subject_of(row)}, {how}")
 
     def attacks_running(self, shares: dict[str, float]) -> None:

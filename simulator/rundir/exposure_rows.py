@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from attacks.calibration import CHANCE
+from attacks.calibration import beats_chance
 from simulator.evaluation.truth import CANDIDATES
 from simulator.results.cells import likely_right
 from simulator.results.keys import ALL
@@ -73,7 +73,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
         best=best, measure=measure, of=of, share=share,
         sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
         tells_members=(rows.membership_auc >= TELLS) & (low > 0.5),
-        tells_candidates=rows.membership_p * max(1, len(tests.drop_duplicates())) <= CHANCE,
+        tells_candidates=beats_chance(rows.membership_p, len(tests.drop_duplicates())),
     )  # fmt: skip
 
 
@@ -159,8 +159,8 @@ def _explained(rows: pd.DataFrame, name: str) -> pd.Series:
         known = rows[column] if column in rows else pd.Series(float("nan"), index=rows.index)
         return count <= known.fillna(0.0) * rows.num_private
 
-    told_from_others = (p <= CHANCE).where(p.notna(), ~beaten_by(f"null_{fraction}_fraction"))
-    told_by_class = (p <= CHANCE).where(p.notna(), ~beaten_by(f"class_floor_{fraction}_fraction"))
+    told_from_others = beats_chance(p).where(p.notna(), ~beaten_by(f"null_{fraction}_fraction"))
+    told_by_class = beats_chance(p).where(p.notna(), ~beaten_by(f"class_floor_{fraction}_fraction"))
     found = pd.Series("", index=rows.index, dtype="object").mask(~told_from_others, "others")
     found = found.mask(rows.class_floor_leakage.notna() & ~told_by_class, "classes")
     return found.mask(beaten_by(f"floor_{fraction}_fraction"), "floor")

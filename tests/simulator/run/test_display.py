@@ -92,6 +92,17 @@ def test_results_are_told_as_they_come():
     assert display.found_by(row | told | {"membership_told": 1, "membership_p": 0.6}) == "5 images"
 
 
+def test_many_updates_need_more_than_one_that_seems_to_tell_as_for_the_verdict(said):
+    """A probability of 0.02 is no news among three updates: 3 · 0.02 is above 0.05."""
+    lines, text = said
+    told = row(membership_told=2, membership_candidates=30, membership_p=0.02)
+    lines.start(rounds=0, attacks=2)
+    lines.attack_done(told)
+    lines.updates = 3
+    lines.attack_done(told)
+    assert ["stand out" in line for line in text()[1:]] == [True, False]
+
+
 def test_one_round_is_one(said):
     lines, text = said
     lines.start(rounds=1, attacks=1)
