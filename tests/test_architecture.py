@@ -28,6 +28,10 @@ LAYERS = {  # folders and files directly below a package, lowest first: each may
     "simulator": "errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools paper "
     "cli server_app",
 }
+NO_VERBS = (
+    "A All An At Both By Each Every For From How If In Indices Images Of On One Only Points Rows The Their These This "
+    "Those To What When Where Whether Which Who Whoever Whose Why With Within"
+).split()
 LONGEST_FUNCTION, MOST_PARAMETERS = 40, 6  # lines without the docstring; parameters that can be given by position
 
 
@@ -116,6 +120,18 @@ def test_fields_are_documented_one_by_one():
     assert not found
 
 
+def test_docstrings_of_attacks_begin_with_a_verb():
+    """Those of functions; a property is a thing, and named as one."""
+    found = []
+    for path, tree in ((path, tree) for path, tree in product() if path.parts[0] == "attacks"):
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            first = (ast.get_docstring(node) or "Return").split()[0].rstrip(",")
+            noun = not first.isalpha() or first == first.lower() or first in NO_VERBS
+            if noun and "property" not in "".join(map(ast.dump, node.decorator_list)):
+                found.append(f"{path}:{node.name}: {first}")
+    assert not found
+
+
 def test_tests_of_attacks_need_attacks_alone():
     for path in sorted((PROJECT / "tests" / "attacks").rglob("*.py")):
         found = [name for name in imports(ast.parse(path.read_text())) if name.split(".")[0] in PACKAGES[1:]]
@@ -126,6 +142,13 @@ def test_clients_do_not_know_the_simulator_and_only_the_client_app_knows_flower(
     assert not [(path, name) for path, name in imported("clients") if name.split(".")[0] == "simulator"]
     flower = {path for path, name in imported("clients") if name.split(".")[0] == "flwr"}
     assert flower == {"clients/client_app.py"}
+
+
+def test_nothing_imports_the_papers_experiments_but_their_command_which_is_imported_when_called():
+    add_on = ("simulator.paper", "simulator.cli.paper")
+    outside = [(path, tree) for path, tree in product() if path.parts[:2] != ("simulator", "paper")]
+    found = {path.as_posix() for path, tree in outside for name in imports(tree, add_on) if name.startswith(add_on)}
+    assert found == {"simulator/cli/paper.py"}
 
 
 def test_only_the_scorer_s_callers_touch_private_images():
