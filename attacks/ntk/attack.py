@@ -3,7 +3,6 @@
 Adam on images and duals, on a smoothed network whose smoothing is annealed.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation, State
 from attacks.interface.options import NOT_NEGATIVE, POSITIVE
-from attacks.interface.torch_tools import cast_state, choose_device
+from attacks.interface.torch_tools import cast_state, choose_device, constant, half_cosine
 from attacks.networks.probing import count_outputs
 from attacks.ntk.adam_graph import GraphedAdam
 from attacks.ntk.objective import (
@@ -205,8 +204,8 @@ class NTKOptimization:
         """Yield every iteration, with the loss at those that are looked at; ends early on a plateau."""
         options, total = self.options, self.options.iterations
         previous: float | None = None
-        for i in range(total):
-            decay = 0.5 + 0.5 * math.cos(math.pi * i / total) if options.schedule == "cosine" else 1.0
+        schedule = half_cosine if options.schedule == "cosine" else constant
+        for i, decay in enumerate(schedule(1.0, total)):
             descent.step(inverse_temperature(i, total), decay)
             if i % TRACE_EVERY == 0:
                 loss = float(descent.loss)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attacks.interface.torch_tools import half_cosine
 from attacks.span.thresholds import EXTREME, SEARCH, Descent
 
 Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -40,7 +41,7 @@ def descend_points(
     at its own pace. merge_after: share of the steps from which on points that have come together go on as one, unlike
     in `torch_tools.descend`."""
     point, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
-    for step in range(descent.steps):
+    for step, decay in enumerate(half_cosine(1.0, descent.steps)):
         value, gradient = loss(point)
         if step >= merge_after * descent.steps and step % SEARCH.merge_every == 0:
             kept = value.argsort(stable=True)
@@ -48,7 +49,6 @@ def descend_points(
             point, mean, square, gradient = point[kept], mean[kept], square[kept], gradient[kept]
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        decay = 0.5 + 0.5 * math.cos(math.pi * step / descent.steps)
         rate = final_rate + (descent.rate - final_rate) * decay
         correction = math.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
         point.addcdiv_(mean, square.sqrt().add_(1e-12), value=-rate * correction)
