@@ -150,7 +150,7 @@ class SPARSITY(Thresholds):
 
 
 class CROWDED(Thresholds):
-    """The search where images are many for the width (`PixelEvidence.crowded`).
+    """The search where images are many for the width (`Regime.many_images`).
 
     Chosen with clients of MNIST in view: seed 0 of held-out ones, one step or 5 epochs of 10 images, widths
     of 128 and 256, one round and four. Not varied by `sensitivity`.
