@@ -11,7 +11,7 @@ COUNT ?= 10000
 PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all bench fuzz matrix zoo published kills lint docs notebooks clean
+.PHONY: demo test test-all bench golden fuzz matrix zoo published kills lint docs notebooks clean
 
 # run the scenario of the README
 demo: $(INSTALLED)
@@ -47,6 +47,10 @@ zoo: $(INSTALLED)
 # stopped
 published: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.published --root $(DATA)
+
+# before a change that is to change no result: write what whole runs give into golden.json; after it: name what differs
+golden: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.golden --$(if $(wildcard golden.json),compare,write) golden.json
 
 # give COUNT broken inputs to everything that reads a file
 fuzz: $(INSTALLED)

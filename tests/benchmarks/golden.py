@@ -3,6 +3,8 @@
     python -m tests.benchmarks.golden --write FILE     before
     python -m tests.benchmarks.golden --compare FILE   after; names what differs, exit code 1 then
 
+`make golden` does both with golden.json: it writes where there is no such file.
+
 The runs: the quickstart; a sweep with a defense under secure aggregation; the audit of a recorded federation; every
 attack on one pair of checkpoints. Compared are the rows of every table (seconds, process and worker aside), each
 checkpoint, each reconstruction, and the journal by content. Three to four minutes of two cores.
