@@ -28,7 +28,6 @@ from simulator.results.storage import CellStore, ObservationMetadata
 ATTACK_RESOURCE = "attack"
 # least and most seconds that a job may take beyond its time limit to end; its score may take as many again
 LEAST_GRACE, GRACE = 20.0, 120.0
-START = 30.0  # most seconds that jobs wait for workers that are starting
 BOARD_TIMEOUT = 10.0  # seconds for an answer of the board, on an idle machine
 NO_SLOTS = "no node that is left offers slots for attacks: `ray start --resources` gives it some"
 ROUNDING = 1e-6  # of shares of a GPU
@@ -86,11 +85,6 @@ def calls_of_a_worker() -> int:
     return int(any(there.get("GPU", 0) > 1 for there in resources_of_nodes()))
 
 
-def be_ready() -> int:
-    """Return the id of the process. As a task it makes its worker import what attacks need, before any is sent."""
-    return os.getpid()
-
-
 class Dispatcher:
     """Runs jobs in the background; every submitted job comes back exactly once.
 
@@ -121,9 +115,8 @@ class Dispatcher:
             self.limit = max(min(self.limit, room_on_gpus(share, *beside)), 1)
         if environment is not None:
             self.taken["runtime_env"] = {"env_vars": dict(environment)}
-        self.calls = calls_of_a_worker()
-        as_task = ray.remote(num_cpus=0, max_retries=0, max_calls=self.calls, **self.taken)
-        self.task, self.empty_task = as_task(run_remotely), as_task(be_ready)
+        as_task = ray.remote(num_cpus=0, max_retries=0, max_calls=calls_of_a_worker(), **self.taken)
+        self.task = as_task(run_remotely)
         # on the node that sends jobs, which is lost last
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         where: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
@@ -132,18 +125,11 @@ class Dispatcher:
         self.held: dict[Path, Any] = {}
         self.running: dict[Any, Job] = {}
         self.waiting: deque[Job] = deque()
-        self.starting: list[Any] = []  # tasks of workers that still import
-        self.prepared = 0.0  # when they were asked for
         self.again: set[str] = set()  # names of jobs whose worker died
         self.needs: dict[str, list[Path]] = {}  # files of each running job, by its name
         self.unsent: list[tuple[Job, JobResult]] = []  # jobs whose files cannot be read
         self.last_sign = time.monotonic()  # when a job was sent or came back
         self.without_slots: float | None = None  # since when no node offers any
-
-    def prepare(self, expected: int) -> None:
-        """Start workers for so many jobs before they are needed; none that would end after one call."""
-        count = 0 if self.calls else min(expected, attack_slots() or self.limit, self.limit)
-        self.starting, self.prepared = [self.empty_task.remote() for _ in range(count)], time.monotonic()
 
     def submit(self, job: Job) -> None:
         self.waiting.append(job)
@@ -157,7 +143,6 @@ class Dispatcher:
         """Return what has finished or was given up, waiting at most `timeout` seconds for the first."""
         finished, self.unsent = self.unsent, []
         if not self.running:
-            self._wait_for_workers(0 if finished else timeout)
             self._start()
             return finished
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=0 if finished else timeout)
@@ -183,20 +168,10 @@ class Dispatcher:
         ray.kill(self.board)
 
     def _start(self) -> None:
-        self._wait_for_workers(0)
-        while self.waiting and len(self.running) + len(self.starting) < self.limit:
+        while self.waiting and len(self.running) < self.limit:
             self._send(self.waiting.popleft())
         needed = {path for paths in self.needs.values() for path in paths}
         self.held = {path: self.held[path] for path in needed & set(self.held)}  # Ray frees the others
-
-    def _wait_for_workers(self, timeout: float) -> None:
-        """Wait for a worker that is starting: for a job that is sent meanwhile, Ray would start yet another."""
-        if time.monotonic() - self.prepared > START:
-            self.starting = []
-        if self.starting:
-            _, self.starting = ray.wait(
-                self.starting, num_returns=1 if timeout else len(self.starting), timeout=timeout
-            )
 
     def _send(self, job: Job) -> None:
         start, recorded = time.perf_counter(), None
@@ -279,9 +254,8 @@ TICK = 0.2  # seconds between two looks at what has finished or was submitted
 class BackgroundDispatcher:
     """Runs a `Dispatcher` in a thread, so that attacks go on while the server's thread waits for clients."""
 
-    def __init__(self, dispatcher: Dispatcher, expected: int):
-        """expected: the largest number of jobs."""
-        self.dispatcher, self.expected = dispatcher, expected
+    def __init__(self, dispatcher: Dispatcher):
+        self.dispatcher = dispatcher
         self._finished: queue.SimpleQueue[tuple[Job, JobResult] | Exception] = queue.SimpleQueue()
         self._jobs: dict[str, Job] = {}  # submitted and not yet collected, by name
         self._closing = threading.Event()
@@ -320,7 +294,6 @@ class BackgroundDispatcher:
 
     def _run(self) -> None:
         try:
-            self.dispatcher.prepare(self.expected)
             while not self._closing.is_set():
                 for found in self.dispatcher.collect(TICK):
                     self._finished.put(found)

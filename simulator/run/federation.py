@@ -123,7 +123,7 @@ def run_federation(
     try:
         # first: in `flwr run`, Flower starts Ray beside this thread
         nodes = identify_nodes(grid, plan.clients)
-        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, expected, beside)) as queue:
+        with contextlib.closing(AttackQueue(plan.scenario.engine, ledger, display, beside)) as queue:
             for job in again:
                 queue.dispatcher.submit(job)
             for cell in todo:
@@ -154,17 +154,10 @@ def run_federation(
 class AttackQueue:
     """Sends attacks, brings finished ones into the ledger, and marks a cell done when its last one is in."""
 
-    def __init__(
-        self,
-        engine: EngineConfig,
-        ledger: Ledger,
-        display: Display,
-        expected: int,
-        beside: tuple[float, int] = (0.0, 0),
-    ):
-        """expected: the number of attacks if no client fails. beside: as of `run_federation`."""
+    def __init__(self, engine: EngineConfig, ledger: Ledger, display: Display, beside: tuple[float, int] = (0.0, 0)):
+        """beside: as of `run_federation`."""
         start_ray(engine)  # there is one already but in a deployment
-        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers, beside=beside), expected)
+        self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers, beside=beside))
         self.ledger, self.display = ledger, display
         self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
         self.recorders: dict[str, CellRecorder] = {}  # by cell

@@ -1,5 +1,7 @@
 """Shares of a GPU that Ray was told of: what clients and attacks ask for, and who may use the card."""
 
+import os
+
 import pytest
 import ray
 import torch
@@ -7,6 +9,7 @@ import torch
 from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.local_update import whereabouts
 from simulator.errors import InputError
+from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import (
     ATTACK_RESOURCE,
     Dispatcher,
@@ -155,11 +158,12 @@ def test_a_process_attacks_again_unless_its_next_attack_could_be_given_another_g
     assert calls_of_a_worker() == calls
 
 
-def test_attacks_with_a_share_of_the_gpu_are_made_by_a_process_that_has_imported_them(one_gpu):
+def test_attacks_with_a_share_of_the_gpu_are_made_by_a_process_that_has_imported_them(one_gpu, monkeypatch):
     """Ray starts a process for each of them where nothing is said: four seconds of imports for an attack of one."""
+    monkeypatch.setattr(dispatch, "run_remotely", lambda: os.getpid())
     dispatcher = Dispatcher(workers=None)
     try:
-        pids = {ray.get(dispatcher.empty_task.remote(), timeout=120) for _ in range(8)}
+        pids = {ray.get(dispatcher.task.remote(), timeout=120) for _ in range(8)}
         slots = attack_slots()
     finally:
         dispatcher.close()
@@ -171,8 +175,7 @@ def test_no_more_attacks_are_sent_than_run_beside_clients(one_gpu):
     """One that waits in Ray for its share would take that of a client whose process ends, before the next has it."""
     dispatcher = Dispatcher(workers=None, beside=(0.3, 3))
     try:
-        dispatcher.prepare(5)
-        assert dispatcher.limit == 1 and len(dispatcher.starting) == 1
+        assert dispatcher.limit == 1
     finally:
         dispatcher.close()
 

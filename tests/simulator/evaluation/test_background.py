@@ -14,12 +14,8 @@ class InOrder:
     """Finishes one job at a time, in its caller's thread. threads: who has called it."""
 
     def __init__(self):
-        self.pending, self.threads, self.closed, self.expected = [], set(), False, 0
+        self.pending, self.threads, self.closed = [], set(), False
         self.waiting = self.pending
-
-    def prepare(self, expected):
-        self.threads.add(threading.current_thread())
-        self.expected = expected
 
     def collect(self, timeout):
         self.threads.add(threading.current_thread())
@@ -40,7 +36,7 @@ def collected(background):
 
 def test_jobs_finish_while_nobody_asks_for_them_and_come_back_once(tmp_path):
     dispatcher = InOrder()
-    background = BackgroundDispatcher(dispatcher, expected=5)
+    background = BackgroundDispatcher(dispatcher)
     for client in range(5):
         background.submit(make_job(tmp_path, client))
     deadline = time.monotonic() + 10
@@ -50,11 +46,10 @@ def test_jobs_finish_while_nobody_asks_for_them_and_come_back_once(tmp_path):
     assert collected(background) == [0, 1, 2, 3, 4] and background.collect(timeout=0) == []
     background.close()
     assert dispatcher.closed and threading.current_thread() not in dispatcher.threads
-    assert dispatcher.expected == 5
 
 
 def test_what_ends_the_thread_is_raised_where_results_are_collected(tmp_path):
-    background = BackgroundDispatcher(InOrder(), expected=2)
+    background = BackgroundDispatcher(InOrder())
     for client in (1, 13):
         background.submit(make_job(tmp_path, client))
     with pytest.raises(OSError, match="the cluster is gone"):

@@ -97,7 +97,7 @@ def dispatch_to_nowhere(monkeypatch):
         dispatcher.running, dispatcher.waiting = {job.key.client: job for job in jobs}, deque()
         dispatcher.needs, dispatcher.unsent, dispatcher.held, dispatcher.slotted = {}, [], {}, False
         dispatcher.last_sign, dispatcher.again = time.monotonic(), set()
-        dispatcher.starting, dispatcher.prepared, dispatcher.limit = [], time.monotonic(), 2
+        dispatcher.limit = 2
         dispatcher.ray = FakeRay()
         monkeypatch.setattr(dispatch, "ray", dispatcher.ray)
         return dispatcher
@@ -109,24 +109,6 @@ def heard(dispatcher, job, seconds_ago):
     now, dispatcher.clock[0] = dispatcher.clock[0], dispatcher.clock[0] - seconds_ago
     dispatcher.board.alive.remote(job.name)
     dispatcher.clock[0] = now
-
-
-def test_a_job_waits_for_a_worker_that_is_on_its_way_but_not_for_ever(tmp_path, dispatch_to_nowhere):
-    """Ray would start a third worker for a job that comes while the two that were asked for still import."""
-    dispatcher, sent = dispatch_to_nowhere(), []
-    vars(dispatcher)["_send"] = lambda job: sent.append(job.key.client) or dispatcher.running.update({job.name: job})
-    dispatcher.starting = ["first", "second"]
-    for client in range(3):
-        dispatcher.submit(make_job(tmp_path, client))
-    assert sent == [] and len(dispatcher.pending) == 3
-    dispatcher.ray.ready = {"second"}
-    dispatcher.collect(timeout=0)
-    assert sent == [0] and dispatcher.starting == ["first"]
-    dispatcher.collect(timeout=0)
-    assert sent == [0]  # one runs, one starts: that is the limit
-    dispatcher.prepared -= dispatch.START + 1
-    dispatcher.collect(timeout=0)
-    assert sent == [0, 1]  # something holds the other up
 
 
 def test_a_worker_that_ended_itself_ran_out_of_time_and_one_that_died_is_replaced_once(tmp_path, dispatch_to_nowhere):

@@ -56,7 +56,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(federation, "identify_nodes", lambda grid, clients: {})
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: NoJobs())
-    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher: dispatcher)
     return start
 
 
@@ -187,11 +187,11 @@ def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_somet
     sent, shown, ended = [], [], []
     dispatcher = SimpleNamespace(submit=sent.append)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: dispatcher)
-    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher: dispatcher)
 
     def begun():
         display = SimpleNamespace(attack_done=shown.append)
-        queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), Ledger(tmp_path), display, expected=2)
+        queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), Ledger(tmp_path), display)
         queue.recorders[""] = SimpleNamespace(attacked=ended.append)
         return queue
 
@@ -229,9 +229,9 @@ def test_training_waits_while_too_many_checkpoints_wait_for_attacks(monkeypatch,
     attacks = ThreeAttacks()
     monkeypatch.setattr(federation, "start_ray", lambda engine: None)
     monkeypatch.setattr(federation, "Dispatcher", lambda workers, beside: attacks)
-    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher, expected: dispatcher)
+    monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher: dispatcher)
     nothing = SimpleNamespace(put=lambda *rows, **tables: None, done=set(), attack_done=print, attacks_running=print)
-    queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), nothing, nothing, expected=3)
+    queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), nothing, nothing)
 
     class Retention:
         waiting = property(lambda self: 10 * len(attacks.pending))
