@@ -43,7 +43,7 @@ def random_images(input_shape: tuple[int, ...], count: int = 2, dtype: torch.dty
 
 
 def most_exact_type(model: nn.Module, images: Tensor) -> torch.dtype:
-    """float64, or the network's own type where its code takes no other. images: (N, C, H, W), to try it with."""
+    """Return float64, or the network's own type where its code takes no other. images: (N, C, H, W), to try with."""
     state = cast_state(model.state_dict(), images.device, torch.float64)
     try:
         probe(model, images[:2].double(), {}, lambda name, given, output: None, state)
@@ -53,7 +53,7 @@ def most_exact_type(model: nn.Module, images: Tensor) -> torch.dtype:
 
 
 def captured(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy, in the type of the weights: within `torch.autocast` layers take and give others."""
+    """Return a copy, in the type of the weights: within `torch.autocast` layers take and give others."""
     return seen.clone().to(dtype) if seen.is_floating_point() else seen.clone()
 
 

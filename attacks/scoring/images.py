@@ -237,7 +237,7 @@ class Identification:
         return self._near(self.l2) & self._identified(self.l2)
 
     def nearest_is(self, rows: np.ndarray, columns: np.ndarray, l2: np.ndarray) -> np.ndarray:
-        """Whether each of these candidates is nearer to an image, at `l2`, than to any other, its exact copy aside."""
+        """Return whether each candidate is nearer to an image, at `l2`, than to any other, its exact copy aside."""
         own, copies = self.numbers[:, None] == rows, self.numbers[:, None] == self.guesses[columns]
         return ~((self.l2[:, columns] <= l2) & ~own & ~copies).any(0)
 

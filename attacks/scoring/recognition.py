@@ -52,7 +52,7 @@ class Views:
         return found
 
     def _at_least(self, own: Tensor, least: float) -> Tensor:
-        """The likeness of unit vectors (Q, d) to every candidate where it is `least` or more, elsewhere 0 or right.
+        """Return how like unit vectors (Q, d) are to every candidate where it is `least` or more, elsewhere 0 or right.
         Beyond a few axes two vectors have no larger product than the lengths that they have there, which most pairs
         need to be no further compared."""
         axes = torch.linalg.eigh(own.T @ own).eigenvectors[:, -LEADING:]
@@ -70,7 +70,7 @@ class Views:
 
 
 def _along(vectors: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts (N, k) of vectors (N, d) along axes (d, k), and the lengths (N,) of what is left."""
+    """Return the parts (N, k) of vectors (N, d) along axes (d, k), and the lengths (N,) of what is left."""
     along = vectors @ axes
     return along, (vectors.square().sum(1) - along.square().sum(1)).clamp_min(0).sqrt()
 
