@@ -72,7 +72,7 @@ def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
 
 @contextmanager
 def _said_of(model: nn.Module) -> Iterator[None]:
-    """Within it the errors of torch in `BEYOND` are InputErrors about the network."""
+    """Turn errors of torch in `BEYOND` into InputErrors about the network, within it."""
     try:
         yield
     except RuntimeError as error:
