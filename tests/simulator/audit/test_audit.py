@@ -194,7 +194,7 @@ def test_what_is_wrong_with_the_options_comes_before_a_folder_that_is_taken(reco
 def test_from_python_there_is_a_page_too(recorded):
     run = audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / "page", clients=[0], **SPAN)
     assert run.page == recorded / "page" / "report.html" and "<html" in run.page.read_text()
-    assert "found" in run.show().title
+    assert "returned" in run.show().title
     made = run.page.stat().st_mtime_ns
     again = audit(recorded, f"{recorded}/net.py:net", SHAPE, out=recorded / "page", clients=[0], **SPAN)
     assert again.page.stat().st_mtime_ns == made  # of the same tables
