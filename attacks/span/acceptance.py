@@ -24,7 +24,7 @@ exclude it (`tells_signals_apart`), only images are returned whose own features 
 
 Where images are missing, a candidate may be the mean of two whose signals are alike: the first layer shows no more of
 them, and a network that is nearly linear between them has the mean of their features at the mean of the images. So ρ
-has to be below what such a mean would have, as the candidates lie around each other (`_of_means`). In noise, images
+has to be below what such a mean would have, as the candidates lie around each other (`with_means`). In noise, images
 may be missing that N does not count: all are held where two in the place of one would not stand out (`standing_out`).
 
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
@@ -113,8 +113,7 @@ class Certainty:
     residual: (M,), ρ at the parameters sent.
     contradicted: (M,), share of the zeros of its own dual on units that it activates before or after training; 0 for a
         candidate without a dual.
-    mixed: (M,), ρ at the parameters sent over what the mean of two images would have there; 0 for a candidate with a
-        dual.
+    mixed: (M,), ρ at the parameters sent over what the mean of two images would have there; 0 where none is possible.
     count: N.
     complete: whether the duals determine all images.
     apart: whether the second layer's update shows enough directions to tell the images' signals apart.
@@ -172,9 +171,7 @@ def certainty(
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
     residual = tests[0].residual(images.float())
-    mixed = residual / _of_means(tests[0], moves[0], images).to(residual)
-    mixed[: len(passed)] = 0
-    return Certainty(error, misfit, residual, contradicted, mixed, duals.count, complete, apart)
+    return Certainty(error, misfit, residual, contradicted, torch.zeros_like(residual), duals.count, complete, apart)
 
 
 @dataclass(frozen=True)
@@ -227,32 +224,42 @@ def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) ->
     return error, (left - least) / others / max(least / spare, rounding)
 
 
-def _of_means(test: SpanTest, every: Moves, images: Tensor) -> Tensor:
-    """Compute what ρ would be at each image (M, in) if it were the mean of two, each half of the way to another image
-    from it: the median over these, (M,), and infinity for an image alone. With features at x ± e, ḡ their mean and A as
-    above for all directions, it is the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² / ‖g(x)‖² over y."""
-    rows = test.rows.double()
-    fed = pad(images.double(), (0, 1), value=1.0) @ test.first.double().T
+def with_means(found: Certainty, test: SpanTest, duals: DualSpace, passed: Tensor, loose: Tensor) -> Certainty:
+    """Return the certainty with `mixed` of loose candidates (P, in) beside those that passed (F, in).
+
+    A candidate x is compared with the mean of two that are each half of the way to another image from it. With features
+    at x ± e, ḡ their mean and A as above for all directions, ρ would be the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² /
+    ‖g(x)‖² over y, of which the median over the other images is taken; infinity where there is none.
+    """
+    rows, first = test.rows.double(), test.first.double()
+    fed = pad(torch.cat([passed, loose]).double(), (0, 1), value=1.0) @ first.T
     values, slopes = test.activate(fed, None)
-    left = fed.new_full((len(images),), torch.inf)
-    for i in range(len(images) if len(images) > 1 else 0):
+    span = duals.values[:, None] * duals.rows
+    moves = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span) @ span @ first.T
+    mixed = found.mixed.clone()
+    for i in range(len(passed), len(fed) if len(fed) > 1 else 0):
         half = (torch.cat([fed[:i], fed[i + 1 :]]) - fed[i]) / 2
         bent = (test.activate(fed[i] + half, None)[0] + test.activate(fed[i] - half, None)[0]) / 2 - values[i]
         missed = outside_rounds(by_round(bent, rows, 0.0), rows)
-        changes = outside_rounds(by_round(every.fed * slopes[i], rows, 0.0), rows)
-        least = [_solve(one, changes)[0] for one in missed]
-        left[i] = torch.tensor(least).median() / by_round(values[i], rows, 1.0).square().sum()
-    return left
+        changes = outside_rounds(by_round(moves * slopes[i], rows, 0.0), rows)
+        along = changes @ missed.T
+        left = missed.square().sum(1) - (along * (_inverse(changes) @ along)).sum(0)
+        size = by_round(values[i], rows, 1.0).square().sum()
+        mixed[i] = found.residual[i] * size / left.median().clamp_min(torch.finfo(left.dtype).tiny)
+    return replace(found, mixed=mixed)
 
 
 def standing_out(layers: FirstLayers, activate: Activation, images: Tensor, noise: float) -> float:
     """Return by how much two images in the place of one would stand out of the first layer's update, the least over
-    images (M, in). noise: its largest singular value.
+    images (M, in). noise: its largest singular value. 0 for an image alone.
 
     Let x ± e/2 be in the place of x, each with half of its signal d, which follows the slopes of its units: with
-    r = (σ'(z₊) − σ'(z₋)) / σ'(z) the update is d xᵀ + ¼ (d ∘ r) eᵀ, whose second singular value is a quarter of the
-    product of what d leaves of d ∘ r and x of e. e is half of the way to another image, the median of these.
+    r = (σ'(z₊) − σ'(z₋)) / σ'(z) their part of the update is d xᵀ + ¼ (d ∘ r) eᵀ, whose second singular value is a
+    quarter of the product of what d leaves of d ∘ r and x of e. e has half the length of the way to another image and
+    its effect on the units, the (lower) median of these, but counts as no combination of the images.
     """
+    if len(images) < 2:
+        return 0.0
     points, fed = pad(images.double(), (0, 1), value=1.0), layers.fed[0].double()
     inputs, signals = points @ fed.T, (layers.change.double() @ torch.linalg.pinv(points)).T
     slopes, least = activate(inputs, None)[1], []
@@ -268,13 +275,17 @@ def standing_out(layers: FirstLayers, activate: Activation, images: Tensor, nois
 def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:
     """Return (what is left of ‖residual‖² along changes (K, ·), the step (K,) that takes the rest, the inverse (K, K)
     of their Gram matrix)."""
+    inverse, slope = _inverse(changes), changes @ residual
+    along = slope @ inverse
+    return max(float(residual.square().sum() - along @ slope), 0.0), along, inverse
+
+
+def _inverse(changes: Tensor) -> Tensor:
+    """Invert the Gram matrix of changes (K, ·): (K, K)."""
     gram = changes @ changes.T
     if len(gram):
         gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
-    inverse = torch.linalg.pinv(gram, hermitian=True)
-    slope = changes @ residual
-    along = slope @ inverse
-    return max(float(residual.square().sum() - along @ slope), 0.0), along, inverse
+    return torch.linalg.pinv(gram, hermitian=True)
 
 
 def _without_last(basis: Tensor, span: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.front_layers import read_front_layers
 from attacks.networks.mlp import FrontLayers
-from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images, standing_out
+from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images, standing_out, with_means
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
     FirstLayers,
@@ -209,7 +209,7 @@ class PixelJudge:
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
         apart = tells_signals_apart(tests.values(), evidence.count)
         found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
-        return replace(found, mixed=torch.zeros_like(found.mixed)) if self.has_zeros else found
+        return found if self.has_zeros else with_means(found, way[0], candidates.duals, candidates.passed, loose)
 
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
@@ -230,8 +230,8 @@ class PixelJudge:
         images = acceptance.images[certainty.no_means(certainty.error < CERTAINTY.error_in_noise * typical)]
         moved = float(certainty.error.median())
         reason = (
-            f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart, and the second "
-            f"layer leaves {float(certainty.mixed.median()):.2g} of what it leaves of the mean of two"
+            f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart, and their ρ is "
+            f"{float(certainty.mixed.median()):.2g} of what the mean of two would have (at most {CERTAINTY.mixed:g})"
         )
         facts = acceptance.facts | constants_of(CERTAINTY)
         return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason, facts=facts)
@@ -281,7 +281,10 @@ class PixelJudge:
         if evidence.regime is Regime.NOISY and not evidence.told and not self.has_zeros and len(loose) > 1:
             activate, noise = self.candidates.test.activate, float(evidence.spectrum.values[evidence.count])
             if (out := standing_out(evidence.defense.layers, activate, loose, noise)) < CERTAINTY.standing_out:
-                return f"nothing returned: two images in the place of one would be {out:.2g} of the noise, {several}"
+                return (
+                    f"nothing returned: a second image in the place of one would reach {out:.2g} of the noise (not "
+                    f"{CERTAINTY.standing_out:g}), {several}"
+                )
         return ""
 
     @property

@@ -7,7 +7,7 @@ from torch import nn
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
 from attacks.networks.mlp import ACTIVATIONS
-from attacks.span.acceptance import certainty, standing_out
+from attacks.span.acceptance import certainty, standing_out, with_means
 from attacks.span.evidence.layers import FirstLayers
 from attacks.span.thresholds import CERTAINTY
 from tests.attacks.conftest import digits
@@ -162,6 +162,7 @@ def test_the_mean_of_two_images_shows_where_one_is_missing():
     test = replace(test, activate=ACTIVATIONS["tanh"])
     candidates = torch.stack([images[:2].mean(0), images[2]]).flatten(1).double()
     found = certainty([test], duals, duals.rows[:0, : duals.count], candidates[:0], candidates)
+    found = with_means(found, test, duals, candidates[:0], candidates)
     assert found.mixed[0] > 1 and found.mixed[1] < 1e-3
     every = torch.ones(2, dtype=torch.bool)
     assert replace(found, count=3).no_means(every).tolist() == [False, True] and found.no_means(every).all()
