@@ -13,6 +13,7 @@ from attacks.interface.normalization import Normalization
 from clients.chain import invariances
 from clients.data.partition import split_data
 from clients.defenses.base import Transformation
+from clients.time_limit import OutOfTime
 from simulator.results.keys import RecordedObservation
 from simulator.scenario.scenario import Scenario
 
@@ -97,6 +98,6 @@ class ScenarioTruth:
         try:
             return Truth.of(self.scenario, attacked.recorded.clients, attacked.recorded.round_clients)
         except (InputError, OSError) as error:
-            if not self.old:
+            if not self.old or isinstance(error, OutOfTime):
                 raise
             return f"{NO_TRUTH}; the private images cannot be read ({one_line(error)})"
