@@ -177,9 +177,7 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
     setting = plan.setting(timeout)
     for key in plan.keys:
-        recorded, folder = plan.recording.recorded(key), plan.recording.checkpoints.resolve()
-        pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
-        store.save_observation(recorded.model_copy(update={"pairs": pairs}), plan.knowledge(key))
+        store.save_observation(plan.recording.recorded(key), plan.knowledge(key), plan.recording.checkpoints)
     jobs = [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
     return sorted(jobs, key=lambda job: plan.attacks.index(job.attack))
 

@@ -24,26 +24,25 @@ def attack(typed: AttackCommand) -> Answer:
     check_replaceable(folder)
     update = _update(typed)
     with step_bar() as report:
-        found = attack_update(
-            update,
-            folder,
-            typed.in_pixels,
-            lambda done, total, loss: report(
-                typed.name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total
-            ),
-        )
+
+        def show(done: int, total: int, loss: float) -> None:
+            report(typed.name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total)
+
+        error = attack_update(update, folder, typed.in_pixels, typed.timeout, show)
+    facts = read_json(folder / FACTS)
     doubt = doubt_trained(update.observation) if typed.run is None else ""
-    show_warnings([*([doubt] if doubt else []), *found.warnings])
+    show_warnings([*([doubt] if doubt else []), *facts.get("warnings", ())])
     if not typed.in_pixels:
         show_warnings(["images are shown as the network saw them: give --mean and --std if training normalizes"])
-    held = 0 if found.held is None else len(found.held)
-    shown = infer_image_count(update.observation)
-    guess = " (a guess)" if shown is not None and not shown.has_spectral_gap else ""
-    inferred = "" if found.num_inferred is None else f", {found.num_inferred} inferred{guess}"
-    count = f"{len(found.images)} images{f', {held} held back' if held else ''}{inferred}"
-    out.print(f"{count}, {found.seconds:.1f} s: {folder}")
+    if "seconds" in facts:  # it ended, and the disk took its files
+        shown, held, inferred = infer_image_count(update.observation), facts["num_held"], facts["num_inferred"]
+        guess = " (a guess)" if shown is not None and not shown.has_spectral_gap else ""
+        more = f"{f', {held} held back' if held else ''}{'' if inferred is None else f', {inferred} inferred{guess}'}"
+        out.print(f"{facts['num_reconstructed']} images{more}, {facts['seconds']:.1f} s: {folder}")
     ended = finish_run(folder, figures=True, shown=Shown(typed.show_all))
-    return Answer(read_json(folder / FACTS) | ended.data, ended.error)
+    if error is not None:
+        raise error
+    return Answer(facts | ended.data, ended.error)
 
 
 def _update(typed: AttackCommand) -> Update:

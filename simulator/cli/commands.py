@@ -207,6 +207,7 @@ class AttackCommand(UpdateCommand):
     public: PublicImages = None
     candidates: CandidateImages = None
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0
+    timeout: Annotated[float, typer.Option(min=1, help="processor seconds that the attack may take")] = 3600.0
     show_all: ShowAll = False
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import one_line
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
@@ -107,11 +107,11 @@ class Job:
         """The columns of every table that identify its rows within the cell."""
         return {**self.key.columns, "attack": self.attack.label}
 
-    def files(self, members: Measured, found: Reconstruction | None = None) -> dict[str, bytes]:
+    def files(self, members: Measured, attacked: Attacked | None = None) -> dict[str, bytes]:
         """Return the files of the candidates and of a reconstruction, by their paths below the cell's folder."""
         store, files = CellStore(Path()), {}
-        if found is not None:
-            files[str(store.reconstruction_path(self.key, self.attack.label))] = reconstruction_file(found)
+        if attacked is not None:
+            files[str(store.reconstruction_path(self.key, self.attack.label))] = reconstruction_file(attacked.found)
         if members.table is not None:
             files[str(store.membership_path(self.key))] = members.table
         return files
@@ -147,14 +147,15 @@ class Finished(NamedTuple):
 
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
     """Attack, store and score in this process. A fault becomes a row with its status and reason; never raise."""
-    start, recorded = time.perf_counter(), None
+    start, recorded, reporter = time.perf_counter(), None, reporter or Reporter()
     try:
         metadata = ObservationMetadata.read(store := CellStore(job.root), job.key)
         recorded = metadata.recorded
         tensors = {label: read() for label, (_, read) in metadata.tensor_files(store).items()}
     except Exception as error:
+        reporter.error = error
         return fault(job, error, start, recorded)
-    return filed(job, attack(job, metadata, tensors, reporter or Reporter()))
+    return filed(job, attack(job, metadata, tensors, reporter))
 
 
 def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, reporter: Reporter) -> Finished:
@@ -174,6 +175,7 @@ def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, repo
         with time_limit(job.timeout, alive=reporter.still_alive):
             return finished(job, attacked, granted, partial(metadata.distilled_images, tensors))
     except (Exception, SystemExit) as error:
+        reporter.error = error
         aside = Measured({}, [])
         with contextlib.suppress(Exception), time_limit(job.timeout, alive=reporter.still_alive):
             aside = _aside(job, metadata.recorded, metadata.observation(tensors), metadata.granted(tensors))
@@ -232,7 +234,7 @@ def finished(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distil
         spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
-    return Finished(_result(job, rows, samples), job.files(members, found))
+    return Finished(_result(job, rows, samples), job.files(members, attacked))
 
 
 def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
@@ -270,7 +272,7 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
         told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
         columns, notes = measure_update(observation, knowledge)
         if job.setting.candidates is None:
-            notes = [NOT_TRIED if truth == NO_TRUTH else GIVE_PUBLIC, *notes]
+            notes = [NOT_TRIED if truth.startswith(NO_TRUTH) else GIVE_PUBLIC, *notes]
         return {"private": Evaluation(told | counts_of(observation, found) | columns, [], [truth, *notes])}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)

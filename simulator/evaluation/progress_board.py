@@ -48,11 +48,17 @@ class ProgressBoard:
 
 class Reporter:
     """Sends the reports of one job, without waiting; without a board it sends nothing. Progress is no sign of life: an
-    attack that ignores the end of its time could go on for ever."""
+    attack that ignores the end of its time could go on for ever.
+
+    show: called with all progress.
+    error: the exception that ended the job, None if none did.
+    """
 
     def __init__(self, board: Any = None, job: str = "", alive: Callable[[], None] = lambda: None):
         """board: the handle of the actor. alive: called with every sign of life."""
         self.board, self.job, self._alive = board, job, alive
+        self.show: Callable[[int, int, float], None] = lambda done, total, loss: None
+        self.error: BaseException | None = None
         self.last = 0.0
 
     def alive(self) -> None:
@@ -65,7 +71,8 @@ class Reporter:
         _thread.start_new_thread(self.alive, ())  # takes none of the locks that a Thread does
 
     def progress(self, done: int, total: int, loss: float) -> None:
-        """Report the progress of an attack, at most once a second."""
+        """Show the progress of an attack, and send it at most once a second."""
+        self.show(done, total, loss)
         if self.board is not None and time.monotonic() - self.last > INTERVAL:
             self.last = time.monotonic()
             self.board.progress.remote(self.job, done / total)

@@ -7,11 +7,13 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from attacks import Knowledge, Observation, Pool, Reconstruction
+from attacks import InputError, Knowledge, Observation, Pool, Reconstruction
+from attacks.interface.errors import one_line
 from attacks.interface.normalization import Normalization
 from clients.chain import invariances
 from clients.data.partition import split_data
 from clients.defenses.base import Transformation
+from clients.time_limit import OutOfTime
 from simulator.results.keys import RecordedObservation
 from simulator.scenario.scenario import Scenario
 
@@ -84,9 +86,18 @@ class TruthSource(Protocol):
 
 @dataclass(frozen=True)
 class ScenarioTruth:
-    """The truth of a scenario: the images of the clients whose update it is."""
+    """The truth of a scenario: the images of the clients whose update it is.
+
+    old: of a run that is over, whose images may have moved: then there are no scores, and the reason is told.
+    """
 
     scenario: Scenario
+    old: bool = False
 
-    def truth(self, attacked: Attacked) -> Truth:
-        return Truth.of(self.scenario, attacked.recorded.clients, attacked.recorded.round_clients)
+    def truth(self, attacked: Attacked) -> Truth | str:
+        try:
+            return Truth.of(self.scenario, attacked.recorded.clients, attacked.recorded.round_clients)
+        except (InputError, OSError) as error:
+            if not self.old or isinstance(error, OutOfTime):
+                raise
+            return f"{NO_TRUTH}; the private images cannot be read ({one_line(error)})"

@@ -29,10 +29,10 @@ from simulator.results.disk import checksum_of, drop_from_page_cache, replacing,
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write plain values as JSON, with null for NaN and Inf."""
+def as_json(facts: dict[str, Any]) -> str:
+    """Return plain values as JSON, with null for NaN and Inf."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
-    write_atomically(path, json.dumps(finite, indent=1, ensure_ascii=False) + "\n")
+    return json.dumps(finite, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -144,9 +144,14 @@ class CellStore:
     def public_path(self) -> Path:
         return inside(self.path, self.checkpoints / "public_images.safetensors")
 
-    def save_observation(self, recorded: RecordedObservation, knowledge: Knowledge) -> None:
-        """Write the file of an observation. knowledge: what its adversary was granted."""
-        content = recorded.model_copy(update={"knowledge": knowledge.given()})
+    def save_observation(
+        self, recorded: RecordedObservation, knowledge: Knowledge, checkpoints: Path | None = None
+    ) -> None:
+        """Write the file of an observation. knowledge: what its adversary was granted. checkpoints: the folder in which
+        its checkpoints stay, if it is another one."""
+        folder = Path() if checkpoints is None else checkpoints.resolve()
+        pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in recorded.pairs)
+        content = recorded.model_copy(update={"knowledge": knowledge.given(), "pairs": pairs})
         self._note(self.observation_path(recorded.key), content)
 
     def checksum(self, recorded: RecordedObservation) -> str:

@@ -1,58 +1,48 @@
 """One attack on one update, written down as an audit, or a run, of this observation alone.
 
 Two checkpoints are a recording of one client in one round. An observation of a run or an audit is attacked once more,
-and scored as the run has it. The folder holds `reconstructions.npz`, `facts.json` with what was measured and
-`constants.json` with the tuned constants that took part, the tables of a run, and what pictures and page are made from.
+and scored as the run has it. The job is that of an audit, with three more files: `reconstructions.npz`, `facts.json`
+with what was measured and `constants.json` with the tuned constants that took part.
 """
 
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from attacks import InputError, Knowledge, Observation, Reconstruction
+from attacks import InputError, Knowledge, Observation
 from attacks.base import Progress
-from attacks.interface.errors import one_line
+from attacks.interface.torch_tools import choose_device
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
+from simulator.errors import RunError
 from simulator.evaluation.attack_run import AttackRun
-from simulator.evaluation.job import Job, JobResult, Setting, filed, finished
-from simulator.evaluation.truth import Attacked
-from simulator.results.disk import inside, make_out
-from simulator.results.formats import write_json, write_model
+from simulator.evaluation.candidate_images import Measured
+from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.progress_board import Reporter
+from simulator.evaluation.truth import Attacked, ScenarioTruth
+from simulator.results.disk import inside, write_atomically
+from simulator.results.formats import as_json, reconstruction_file, write_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
-from simulator.results.storage import Architecture, CellStore
+from simulator.results.storage import CellStore
 from simulator.run.run_folder import claimed_folder, describe_scenario, surroundings
 from simulator.rundir.run import AUDIT, DESCRIPTION, Run
 from simulator.scenario.sections import AttackConfig
 
+RECONSTRUCTIONS = "reconstructions.npz"
 FACTS = "facts.json"  # of whatever `fedspill attack` wrote
 CONSTANTS = "constants.json"  # beside it, where the attack has tuned constants
 RECORDING = "recording"  # below the folder of an attack on two checkpoints
 KEY = ObservationKey(1, 0, "server")  # of their observation
 
 
-Described = tuple[str, dict[str, Any], Setting]
-"""The description of an attack in its folder: the name of its file, its content, and the setting for the score."""
-
-
-class ObservationSource(NamedTuple):
-    """Where an observation is from.
-
-    architecture: of its network.
-    store: its checkpoints and distilled images.
-    """
-
-    recorded: RecordedObservation
-    architecture: Architecture
-    store: CellStore
+Described = tuple[str, dict[str, Any], Setting, CellStore]
+"""An attack as its folder has it: the name and content of the file that describes it, the setting for the score, and
+where its observation and checkpoints are."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +56,17 @@ class Update:
     observation: Observation
     granted: Knowledge
     attack: AttackRun
-    describe: Callable[[Path], tuple[Described, ObservationSource]]
+    describe: Callable[[Path], Described]
 
 
 def update_of_pair(observation: Observation, granted: Knowledge, options: AuditOptions) -> Update:
     """Return the update that two checkpoints show. options: of an audit of it, with one attack."""
 
-    def describe(out: Path) -> tuple[Described, ObservationSource]:
-        recording = write_recording(out / RECORDING, observation, granted)
-        asked = replace(options, recording=str(recording.path))
-        plan = AuditPlan(asked, recording, observation.model, options.attacks, (KEY,), out)
-        (outputs,) = outputs_of(plan.model, options.model, options.shape)
-        network = ModelConfig(name=options.model)
-        architecture = Architecture(model=network, shape=options.shape, outputs=outputs, seed=options.seed)
-        return _audit(plan), ObservationSource(recording.recorded(KEY), architecture, recording)
+    def describe(out: Path) -> Described:
+        recording = write_recording(out / RECORDING, observation, granted, options)
+        plan = AuditPlan.of(replace(options, recording=str(recording.path)), out)
+        content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
+        return AUDIT, content, plan.setting(), recording
 
     return Update(observation, granted, AttackRun(options.attacks[0], options.seed), describe)
 
@@ -88,17 +75,17 @@ def update_of_run(
     record: Run, cell: str, observation: Observation, granted: Knowledge, attack: str | AttackConfig
 ) -> Update:
     """Return an update that a run or an audit recorded. cell: of `record`, that the observation is of."""
-    key = ObservationKey.of(vars(observation))
-    run, store = record.attack_run(attack, key, cell), record.store(cell)
+    key, store = ObservationKey.of(vars(observation)), record.store(cell)
+    run = record.attack_run(attack, key, cell)
 
-    def describe(out: Path) -> tuple[Described, ObservationSource]:
-        source = ObservationSource(store.recorded(key), store.architecture(), store)
+    def describe(out: Path) -> Described:
         if record.is_audit:
-            return _audit_again(record, key, run.config, out), source
+            return _audit_again(record, key, run.config, out)
         of = record.cells[cell]
         adversary = of.scenario.adversary.model_copy(update={"attacks": [run.config]})
         content = describe_scenario(of.scenario.model_copy(update={"adversary": adversary}))
-        return (DESCRIPTION, content, replace(Setting.of(of), cell="", swept={})), source
+        truth = ScenarioTruth(of.scenario, old=True)
+        return DESCRIPTION, content, replace(Setting.of(of), truth=truth, cell="", swept={}), store
 
     return Update(observation, granted, run, describe)
 
@@ -109,89 +96,84 @@ def check_replaceable(out: Path) -> None:
         raise InputError(f"{str(out)!r} holds a run, which an attack on one update would replace: choose another --out")
 
 
-def attack_update(update: Update, out: Path, pixels: bool, progress: Progress) -> Reconstruction:
-    """Attack an update, and make `out` the run of this attack. Nothing is written where the attack cannot run.
+@dataclass(frozen=True, kw_only=True)
+class UpdateJob(Job):
+    """A job with files of its own.
 
-    pixels: `reconstructions.npz` has images in [0, 1], as a run stores them; otherwise in the model's own input space,
-    since two checkpoints alone do not tell what was subtracted before training.
+    pixels: whether `reconstructions.npz` has images in [0, 1], as a run stores them; otherwise they are in the model's
+        own input space, since two checkpoints alone do not tell what was subtracted before training.
     """
-    out = out.resolve()
-    found = update.attack.run(update.observation, update.granted, progress)
-    knowledge = update.attack.knowledge(update.granted)
-    write_result(out, update.attack.config.name, found, knowledge, pixels)
-    (file, content, setting), source = update.describe(out)
-    for other in {DESCRIPTION, AUDIT} - {file}:  # of an earlier attack
+
+    pixels: bool
+
+    def files(self, members: Measured, attacked: Attacked | None = None) -> dict[str, bytes]:
+        files = super().files(members, attacked)
+        if attacked is None:
+            return files
+        found = attacked.found
+        facts = {
+            "attack": self.attack.name,
+            "num_inferred": found.num_inferred,
+            "num_reconstructed": len(found.images),
+            "num_held": len(found.held_pixels()),
+            "relative_residual": found.relative_residual,
+            "pixel_mean": found.pixel_mean,
+            "knowledge": attacked.knowledge.given(),
+            "seconds": round(found.seconds, 3),
+            "warnings": found.warnings,
+            **found.measured,
+        }
+        shown = found if self.pixels else replace(found, pixel_mean=(), pixel_std=())
+        written = {FACTS: as_json(facts).encode(), CONSTANTS: as_json(found.constants).encode()}
+        return files | written | {RECONSTRUCTIONS: reconstruction_file(shown)}
+
+
+def attack_update(update: Update, out: Path, pixels: bool, timeout: float, progress: Progress) -> BaseException | None:
+    """Attack an update, and make `out` the run of this attack. Return the exception that ended it, None if none did: it
+    has a row, as in a run. Raise InputError, with nothing written, where the attack cannot take the network.
+
+    pixels: as `UpdateJob` has it. timeout: processor seconds that the attack may take.
+    """
+    config, key, out = update.attack.config, ObservationKey.of(vars(update.observation)), out.resolve()
+    attack = config.make()
+    attack.check(update.observation, update.attack.knowledge(update.granted))
+    choose_device(getattr(attack, "device", "cpu"))
+    file, content, setting, source = update.describe(out)
+    for other in {DESCRIPTION, AUDIT, RECONSTRUCTIONS, CONSTANTS} - {file}:  # of an earlier attack
         (out / other).unlink(missing_ok=True)
     with claimed_folder(out, file, content, overwrite=True):
-        recorded = _write_observation(CellStore(out), source, update.granted)
-        job, ledger = Job(setting, out, recorded.key, update.attack.config), Ledger(out)
-        result = _scored(job, Attacked(recorded, update.observation, knowledge, found), update.granted)
+        write_atomically(out / FACTS, as_json({"attack": config.name}))  # until it ends, and if it fails
+        _write_observation(CellStore(out), source, key, update.granted)
+        job = UpdateJob(replace(setting, timeout=timeout, limit="--timeout"), out, key, config, pixels=pixels)
+        ledger, reporter = Ledger(out), Reporter()
+        reporter.show = progress
+        result = run_job(job, reporter)
         ledger.add(job.name, **result._asdict())
         ledger.mark_done(job.name)
         ledger.write_tables()
-    return found
+    row = result.leakage[0]
+    return RunError(row["detail"]) if row["status"] == "timeout" else reporter.error
 
 
-def write_result(out: Path, attack: str, found: Reconstruction, knowledge: Knowledge, pixels: bool) -> None:
-    """Write reconstructions.npz, facts.json and constants.json. pixels: as `attack_update` has it."""
-    make_out(out)
-    images, held = found.images, found.images[:0] if found.held is None else found.held
-    if pixels:
-        images, held = found.pixels(), found.held_pixels()
-    arrays = {"images": images, "residual": found.residual, "held": held}
-    if found.features is not None:
-        arrays["features"] = found.features
-    np.savez_compressed(
-        out / "reconstructions.npz", allow_pickle=False, **{name: array.numpy() for name, array in arrays.items()}
-    )
-    facts = {
-        "attack": attack,
-        "num_inferred": found.num_inferred,
-        "num_reconstructed": len(found.images),
-        "num_held": len(held),
-        "relative_residual": found.relative_residual,
-        "pixel_mean": found.pixel_mean,
-        "knowledge": knowledge.given(),
-        "seconds": round(found.seconds, 3),
-        "warnings": found.warnings,
-        **found.measured,
-    }
-    write_json(out / FACTS, facts)
-    write_json(out / CONSTANTS, found.constants)
-
-
-def _scored(job: Job, attacked: Attacked, granted: Knowledge) -> JobResult:
-    """Score and store what was found; without scores, and with a remark, where the private images cannot be read."""
-    distilled = partial(CellStore(job.root).load_distilled, job.key.round)
-    try:
-        return filed(job, finished(job, attacked, granted, distilled))
-    except (InputError, OSError) as error:
-        blind = replace(job, setting=replace(job.setting, truth=None))
-        result = filed(blind, finished(blind, attacked, granted, distilled))
-        result.leakage[0]["detail"] += f"; the private images cannot be read ({one_line(error)})"
-        return result
-
-
-def _write_observation(store: CellStore, source: ObservationSource, granted: Knowledge) -> RecordedObservation:
-    """Write all that reports read of an observation, and return it; its checkpoints stay where they are."""
-    net, folder = source.architecture, source.store.checkpoints.resolve()
+def _write_observation(store: CellStore, source: CellStore, key: ObservationKey, granted: Knowledge) -> None:
+    """Write all that a job reads of an observation; its checkpoints stay where they are."""
+    net = source.architecture()
     store.create(net.model, net.shape, net.outputs, net.seed)
     if granted.public_images is not None:
         store.save_public_images(granted.public_images)
-    pairs = tuple((str(folder / initial), str(folder / final)) for initial, final in source.recorded.pairs)
-    recorded = source.recorded.model_copy(update={"pairs": pairs})
-    store.save_observation(recorded, granted)
-    if source.store.truth.exists():  # what clients trained on instead
+    store.save_observation(source.recorded(key), granted, source.checkpoints)
+    if source.truth.exists():  # what clients trained on instead
         store.truth.mkdir(exist_ok=True)
-        for path in source.store.truth.iterdir():
-            shutil.copy(inside(source.store.path, path), store.truth)
-    return recorded
+        for path in source.truth.iterdir():
+            shutil.copy(inside(source.path, path), store.truth)
 
 
-def write_recording(folder: Path, observation: Observation, knowledge: Knowledge) -> Recording:
-    """Write what `fedspill.Record` would have written of a federation with one client and one round."""
-    store, (initial, final) = CellStore(folder), observation.pairs[0]
-    store.checkpoints.mkdir(parents=True, exist_ok=True)
+def write_recording(folder: Path, observation: Observation, knowledge: Knowledge, options: AuditOptions) -> Recording:
+    """Write what `fedspill.Record` would have written of a federation with one client and one round, and the
+    architecture."""
+    store, (initial, final), shape = CellStore(folder), observation.pairs[0], options.shape
+    outputs = outputs_of(observation.model, options.model, shape)[0]
+    store.create(ModelConfig(name=options.model), shape, outputs, options.seed)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation.of(KEY, (pair,), (0,), (0,)), knowledge)
     round = RecordedRound(round=1, clients=(0,))  # nobody reported how many images there are
@@ -201,22 +183,12 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
 
 
 def _audit_again(record: Run, key: ObservationKey, attack: AttackConfig, out: Path) -> Described:
-    asked = record.description["audit"]
+    asked = record.description["audit"] | {"attacks": [attack.model_dump(mode="json")]}
+    asked |= {f"{name}s": [value] for name, value in key.columns.items()}
     try:
-        options = replace(
-            AuditOptions.described_by(asked),
-            attacks=(attack,),
-            rounds=(key.round,),
-            clients=(key.client,),
-            threat_models=(key.threat_model,),
-        )
-        return _audit(AuditPlan.of(options, out))
+        plan = AuditPlan.of(AuditOptions.described_by(asked), out)
+        digest, setting = plan.digest, plan.setting()
     except InputError:  # the recording or the images have moved: the checkpoints that were named are enough to attack
-        blind = asked | dict.fromkeys(IMAGES) | {"attacks": [attack.model_dump(mode="json")]}
-        content = {"audit": blind, "digest": "", **surroundings()}
-        return AUDIT, content, Setting(None, seed=int(asked["seed"]))
-
-
-def _audit(plan: AuditPlan) -> Described:
-    content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
-    return AUDIT, content, plan.setting()
+        asked |= dict.fromkeys(IMAGES)
+        digest, setting = "", Setting(None, seed=int(asked["seed"]))
+    return AUDIT, {"audit": asked, "digest": digest, **surroundings()}, setting, record.store()

@@ -1,8 +1,10 @@
 """`fedspill attack` on two checkpoints and on runs: what it takes, refuses and writes."""
 
+import html
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -94,6 +96,25 @@ def test_an_exception_of_the_user_s_attack_names_its_line(fedspill, pair, tmp_pa
     assert result.returncode == 1 and "fault of fedspill" not in result.stderr
     place = f"in or below {tmp_path / 'mine.py'}:8, which is no code of fedspill's;"
     assert f"NameError: name 'bais' is not defined, {place}" in result.stderr
+
+
+def test_an_attack_that_breaks_has_a_row_and_another_may_take_its_place(fedspill, pair, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    options = [*pair, "--out", tmp_path / "out"]
+    assert fedspill("attack", *options, "--attack", f"{tmp_path / 'mine.py'}:Mine").returncode == 1
+    row = pd.read_csv(tmp_path / "out" / "leakage.csv").iloc[0]
+    assert row.status == "failed" and f"NameError: name 'bais' is not defined, in or below {tmp_path}" in row.detail
+    assert row.detail in html.unescape((tmp_path / "out" / "report.html").read_text())
+    result = fedspill("attack", *options, "--attack", "mean_image")
+    assert result.returncode == 0, result.stderr
+    assert list(pd.read_csv(tmp_path / "out" / "leakage.csv").status) == ["ok"]
+
+
+def test_an_attack_ends_at_its_time_limit(fedspill, pair, tmp_path):
+    long = ["--attack", "ntk", "--option", "iterations=10000000", "--option", "patience=0", "--timeout", "1"]
+    result = fedspill("attack", *pair, *long, "--out", tmp_path / "out")
+    assert result.returncode == 1 and "no result within --timeout = 1 processor seconds" in result.stderr
+    assert list(pd.read_csv(tmp_path / "out" / "leakage.csv").status) == ["timeout"]
 
 
 def test_tables_and_pictures_call_the_user_s_attack_by_its_name(fedspill, pair, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Knowledge
+from attacks import InputError, Knowledge
 from clients.data.partition import split_data
 from clients.models import build_model
 from simulator.audit.run_audit import audit
@@ -100,6 +100,19 @@ def test_where_the_truth_has_moved_there_is_a_page_without_scores(fedspill, audi
     result = fedspill("attack", *arguments)
     assert result.returncode == 0 and "10 found" in result.stdout, result.stderr
     assert Run(tmp_path / "out").page.exists()
+
+
+def test_where_a_scenario_s_images_cannot_be_read_the_row_has_no_scores_and_says_why(
+    fedspill, run, tmp_path, monkeypatch
+):
+    def gone(*asked):
+        raise InputError("the data set has moved")
+
+    monkeypatch.setattr("simulator.evaluation.truth.split_data", gone)
+    result = fedspill("attack", "--run", run, "--client", 0, "--attack", "span", "--out", tmp_path / "out")
+    row = Run(tmp_path / "out").leakage.iloc[0]
+    assert result.returncode == 0 and row.status == "ok" and row.num_reconstructed == 6, result.stderr
+    assert "the private images cannot be read (the data set has moved)" in row.detail and np.isnan(row.leakage)
 
 
 def test_a_run_is_not_written_over(fedspill, audited):
