@@ -90,7 +90,7 @@ class BestPublic(PublicBaseline):
 
 
 def first_layer_residual(observation: Observation, images: Tensor, rank: int) -> Tensor | None:
-    """Compute ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb]; None where no fed layer moved."""
+    """Return ρ (P,) of images (P, C, H, W) against `rank` directions of [ΔW | Δb]; None if no layer they feed moved."""
     layer = first_layer_update(observation)
     if layer is None:
         return None

@@ -158,7 +158,7 @@ class KKTOptimization:
         return DualSolution.of(self.objective, images, self.duals(images, multipliers), trace)
 
     def _start(self, generator: torch.Generator, norm: float) -> tuple[Tensor, Tensor, float]:
-        """Return (images, multipliers, the scale that makes their gradient sum as long as the target), on the CPU."""
+        """Return (images, multipliers, what scales their gradient sum to the target's length), drawn on the CPU."""
         like = self.bounds[0]
         images = torch.randn(self.shape, generator=generator, dtype=like.dtype) * self.options.image_std
         images = images.to(like.device).requires_grad_()

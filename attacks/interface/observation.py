@@ -8,6 +8,7 @@ from itertools import chain, cycle
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from attacks.interface.errors import InputError, did_you_mean
 
@@ -57,10 +58,9 @@ WRAPPERS = {"DataParallel": PARALLEL, "DistributedDataParallel": PARALLEL, "Opti
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
-    """Return (the network inside such wrappers, which run it at no parameters but its own, and without hooks; what they
-    put before its names)."""
+    """Return (the network inside wrappers that add no parameters or hooks, their prefix)."""
     prefix = ""
-    while inside := WRAPPERS.get(type(model).__name__):
+    while (inside := WRAPPERS.get(type(model).__name__)) and hasattr(model, inside):
         model, prefix = getattr(model, inside), f"{prefix}{inside}."
     return model, prefix
 
@@ -143,7 +143,7 @@ class Observation:
 
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
-        kept = [value for module in self.model.modules() for value in vars(module).values()]
+        kept = tree_leaves([vars(module) for module in self.model.modules()])
         # of a forward pass, as weights of `weight_norm` are: copies of these are refused where they have a graph
         memo = {id(value): value.detach().clone() for value in kept if isinstance(value, Tensor) and not value.is_leaf}
         return replace(self, model=copy.deepcopy(self.model, memo).to(device).eval())

@@ -59,7 +59,10 @@ def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
     }
     state = cast_state(model.state_dict(), images.device, images.dtype)
     calls: list[_Call] = []
-    probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
+    try:
+        probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
+    except RuntimeError:  # it takes one image at a time, say
+        raise _OtherFront(f"a forward pass that fails on a batch of {len(images)}") from None
     return calls
 
 

@@ -24,10 +24,12 @@ Hook = Callable[..., Any]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
 Visit = Callable[[str, Tensor, Tensor], None]
 """Called with (name of the layer, its input, its output) in every call of a watched layer; both are copies."""
-RECOMPUTED = "computes layers again by torch.utils.checkpoint, at parameters of its own"
+HOOKED = "saves tensors by hooks, as torch.utils.checkpoint and save_on_cpu do"
 BEYOND = {  # in errors of torch: what a network does that attacks cannot follow
-    "torch.utils.checkpoint": RECOMPUTED,
-    "setup_context": "has an autograd.Function without setup_context, as torch.utils.checkpoint with use_reentrant is",
+    HOOKED: HOOKED,
+    "torch.utils.checkpoint": "computes layers again by torch.utils.checkpoint, at parameters of its own",
+    "setup_context": "has an autograd.Function without setup_context, as "
+    "torch.utils.checkpoint(use_reentrant=True) has",
     "forward AD": "has an operation that torch has no forward derivative of",
 }
 
@@ -66,7 +68,7 @@ def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """Return the outputs (N, …) of the network for images (N, C, H, W) at the parameters `state`, differentiable in
     both, and twice, in its own mode. Every attack runs the user's network here, or in `probe`. Raises InputError for a
     network that torch differentiates at other parameters than these, or not at all."""
-    with differentiable_attention(), _said_of(model), torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTED):
+    with differentiable_attention(), _said_of(model), torch.autograd.graph.disable_saved_tensors_hooks(HOOKED):
         return scores_of(torch.func.functional_call(model, _once(model, state), (as_fed(images),)))
 
 

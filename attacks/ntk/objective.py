@@ -174,7 +174,7 @@ def _in_closed_form(
 
 
 def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:
-    """Return the loss, a scalar without graph, gradients added batch by batch (Loo et al. 2024, algorithm 2, app. B).
+    """Add up gradients batch by batch; return the loss, a scalar without graph (Loo et al. 2024, algorithm 2, app. B).
 
     The buffer G = Σ_j α_j φ(x_j) is summed first; then, for each batch B, the gradient of
     ‖Δθ − (G − detach(G_B) + G_B)‖² is that of 2⟨G − Δθ, G_B⟩. Memory is O(P + batch).
@@ -189,7 +189,8 @@ def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, bet
 def gradient_sum_in_batches(
     objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int | None
 ) -> State:
-    """Return Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), holding the activations of one batch at a time; of all without a size."""
+    """Return Σ_v Σ_j Σ_k α^v_jk ∇f^k(x_j), holding the activations of one batch at a time; of all at once if
+    batch_size is None."""
     first, *others = batches_of(len(images), batch_size)
     sums = objective.gradient_sum(images[first], duals[:, first], beta)
     for batch in others:

@@ -141,7 +141,7 @@ def polish_jointly(observation: Observation, found: Reconstruction, iterations: 
 
 
 def _descended(objective: Objective, images: Tensor, duals: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return images and duals after joint steps of Adam on the reconstruction loss, on a half cosine to 0."""
+    """Return images and duals after joint Adam steps on the reconstruction loss, step sizes on a half cosine to 0."""
     scale = float(duals.square().mean().sqrt())
     images, duals = images.clone().requires_grad_(), duals.requires_grad_()
     variables = [(images, POLISH.rate), (duals, POLISH.rate * scale)]

@@ -119,7 +119,8 @@ class DualSpace:
         return coordinates - multipliers @ directions
 
     def nearest(self, coordinates: Tensor) -> Tensor:
-        """Return the larger of what images of y (M, N) feed units at both ends, (M, W); below 0: inactive."""
+        """Return the larger of what images of y (M, N) feed every unit at both ends of training, (M, W); below 0:
+        inactive."""
         points = torch.nn.functional.pad(self.images(coordinates), (0, 1), value=1.0)
         return torch.maximum(points @ self.ends[0].T, points @ self.ends[1].T)
 
@@ -208,7 +209,7 @@ class DualSpace:
         return float((ratios * (2 * self.count / math.pi) ** 0.5).clamp_max(1)[~self.only_noise].sum())
 
     def tolerance(self, directions: Tensor) -> Tensor:
-        """Return the bound (M, 1) of zero entries of L c, c (M, N): their rounding error is noise · ‖S⁻¹ c‖."""
+        """Return the bound (M, 1) below which an entry of L c, c (M, N), is zero: its error is noise · ‖S⁻¹ c‖."""
         return SPARSITY.zero_widths * self.noise * (directions / self.values).norm(dim=1, keepdim=True)
 
 

@@ -40,6 +40,7 @@ from tests.attacks.user_networks import (
     mnist_example,
     mobile,
     nested,
+    saved_on_cpu,
 )
 
 TOLD = Knowledge(num_private=3, pixel_mean=(MEAN,), learning_rate=0.05, steps=2, public_images=digits(20, start=100))
@@ -185,6 +186,7 @@ OF_USERS = {
     "no_grad": frozen_body, "detached": lambda: frozen_body(lambda layer, x: layer(x).detach()),
     "checkpointed": lambda: Convolved(partial(checkpoint, use_reentrant=False)),
     "checkpointed, reentrant": lambda: Convolved(partial(checkpoint, use_reentrant=True)),
+    "saved on the CPU": lambda: Convolved(saved_on_cpu),
 }  # fmt: skip
 NOT_BY_SPAN = {  # what it cannot see through
     "MobileNetV2": "has neither, but Conv2d '0.0' ahead of its first linear layer (use 'ntk')",
@@ -196,12 +198,18 @@ NOT_BY_SPAN = {  # what it cannot see through
 }
 BY_GRADIENTS = ("gradient_matching", "kkt", "ntk", "span")
 CUT_OFF = "cuts off, as torch.no_grad and detach do: give a network without that, its frozen layers under requires_grad"
-NOT_BY_GRADIENTS = {"no_grad": CUT_OFF, "detached": CUT_OFF} | dict.fromkeys(
-    ("checkpointed", "checkpointed, reentrant"), "computes layers again by torch.utils.checkpoint, at parameters of its"
-)
+HOOKED = "saves tensors by hooks, as torch.utils.checkpoint and save_on_cpu do"
+NOT_BY_GRADIENTS = {
+    "no_grad": CUT_OFF,
+    "detached": CUT_OFF,
+    "checkpointed": HOOKED,
+    "saved on the CPU": HOOKED,
+    "checkpointed, reentrant": "computes layers again by torch.utils.checkpoint, at parameters of its own",
+}
 FUNCTIONAL = {  # what torch.func does not differentiate
-    "checkpointed": "computes layers again by torch.utils.checkpoint",
-    "checkpointed, reentrant": "without setup_context, as torch.utils.checkpoint with use_reentrant",
+    "checkpointed": HOOKED,
+    "saved on the CPU": HOOKED,
+    "checkpointed, reentrant": "without setup_context, as torch.utils.checkpoint(use_reentrant=True) has",
     "own function": "has an autograd.Function without setup_context",
 }
 of_every_user = pytest.mark.parametrize("network", OF_USERS)
@@ -294,6 +302,7 @@ NOT_READ = {(reader, network): why for reader in ("drift", "kernel regime") for 
     ("kernel regime", network): "an operation that torch has no forward derivative of"
     for network in ("weight norm", "weight norm by hooks")
 }
+NOT_READ["membership", "saved on the CPU"] = HOOKED  # its hooks are set without gradients, too
 
 
 @of_every_user

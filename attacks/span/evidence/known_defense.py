@@ -112,7 +112,8 @@ def _known(observation: Observation, knowledge: Knowledge) -> tuple[list[float],
 
 
 def _noise(layers: FirstLayers, deviation: float, num_private: int | None) -> UndoneDefense:
-    """Account for noise of a known standard deviation; the mean of several clients' updates has less, and shows it."""
+    """Account for noise of a known standard deviation; the mean of several clients' updates has less than each
+    client's, and shows it."""
     spectrum = Spectrum.of(layers.change)
     first = min(deviation, _median_deviation(spectrum))
     seconds = [Spectrum.of(update) for update in layers.second if update.any()]
@@ -169,7 +170,7 @@ def _complete(
 
 
 def _count(intervals: EntryIntervals, most: int, knowledge: Knowledge, generator: torch.Generator) -> int:
-    """Infer N, of quantized entries by the singular values above the error, step / √12, else by held-out entries."""
+    """Infer N, of quantized entries by singular values above rounding error, step / √12, else by held-out entries."""
     if knowledge.kept_fraction is not None:
         return find_rank(intervals, most, generator)
     deviation = float((intervals.highest - intervals.lowest).square().mean().sqrt()) / 12**0.5

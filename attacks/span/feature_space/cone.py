@@ -82,8 +82,8 @@ def cone_vectors(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, int]
 def _nonnegative_vertices(
     rows: Tensor, found: Tensor, passes: Callable[[Tensor], bool], generator: torch.Generator
 ) -> Tensor:
-    """Return those found (F, D), and further ones that pass a test. An objective orthogonal to everything found is zero
-    there, so that its minimum is another vertex."""
+    """Return the vertices found (F, D), and further ones that pass a test. An objective orthogonal to everything found
+    is zero there, so that its minimum is another vertex."""
     barren = 0
     while len(found) < len(rows) and barren < CONE.barren:
         barren += 1
@@ -325,7 +325,7 @@ def _left_without_one(basis: Tensor, vertex: Tensor) -> float:
 
 
 def _left_by_zeros(basis: Tensor, vertex: Tensor) -> float:
-    """Compute what a vertex's zeros leave of it (D,), over the least that they leave of a basis's other points."""
+    """Return what a vertex (D,) keeps on its zero rows, over the least any other point keeps."""
     values = torch.linalg.svdvals(_zeros(basis, vertex))
     return float(values[-1] / values[-2]) if len(values) == basis.shape[1] > 1 else 1.0
 

@@ -117,8 +117,7 @@ class FeatureSearch:
         self.step += 1
 
     def _find_momentum(self, generator: torch.Generator) -> bool:
-        """Add the images to which momentum leads from the first step if a plain one led to none; return whether it
-        does."""
+        """Try momentum where a plain step led to none; add its images, return whether any."""
         self.step, first = 0, len(self.found.images)
         if not (self.update.factors.exact and first and bool((self.found.step == 0).all())):
             return False
@@ -253,7 +252,7 @@ class FeatureSearch:
 
 
 def are_apart(points: Tensor, known: Tensor) -> Tensor:
-    """Return which points (M, n) lie farther from known ones (F, n) than a tenth of the median distance: (M,) bool."""
+    """Return which points (M, n) lie farther from every known one (F, n) than 0.1 × the median distance: (M,) bool."""
     if not len(known) or not len(points):
         return torch.ones(len(points), dtype=torch.bool, device=points.device)
     nearest = torch.cdist(points, known).min(1).values

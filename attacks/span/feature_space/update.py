@@ -113,7 +113,7 @@ class FeatureUpdate:
 
 
 def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
-    """Return the rank above the noise, and whether a gap shows it: then it is exactly a sum of so many."""
+    """Return the rank above noise, and whether a gap shows it: then the update is exactly a sum of so many summands."""
     found = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
     if found.has_spectral_gap or spectrum.ends_at_noise(found.count):
         return found.count, True

@@ -133,7 +133,7 @@ class MapNetwork:
         return (self.most_rank - 1) // self.positions
 
     def unknowns(self, count: int) -> int:
-        """Count the unknowns of a map with `count` images in the first layer: at most the dimensions their patches
+        """Count the unknowns of a map, if the first layer saw `count` images: at most the dimensions their patches
         span."""
         return min(math.prod(self.shape), self.positions * count * self.positions)
 

@@ -37,9 +37,9 @@ class Projection:
     image_shape: tuple[int, int, int]
 
     def neighbours(self, state: State, decoys: Tensor) -> tuple[Neighbours, Tensor] | None:
-        """Learn what images of nobody (M, C, H, W) tell, and the slopes (C,) of maps by what the depthwise one gave;
-        None where a map is not a line in that, and zero, as a ReLU makes it, or where that takes too much memory.
-        """
+        """Learn what images of nobody (M, C, H, W) tell, and the slopes (C,) of maps by what the depthwise
+        convolution gave; None where a map is not a line in that, and zero, as a ReLU makes it, or where that takes too
+        much memory."""
         depthwise = self.model.get_submodule(self.depthwise)
         assert isinstance(depthwise, nn.Conv2d)
         if len(decoys) * math.prod(self.size) * depthwise.weight.numel() > PLACES.most_entries:
@@ -76,7 +76,8 @@ class Projection:
         return torch.stack(rows, 1)[:-1, :, :, 0, 0].cpu()
 
     def _outputs(self, state: State, maps: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the projection gives for maps (F, C, h, w), and the network's outputs (F, K) as its function."""
+        """Return what the projection gives for maps (F, C, h, w), and the network's outputs (F, K) as a function
+        of that."""
         seen: list[Tensor] = []
 
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ def moved_pairs(networks: Sequence[MapNetwork], observation: Observation) -> lis
 
 
 def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, float]:
-    """Return (Δθ without weight decay, in float64, and κ of all parameters, off the first convolution)."""
+    """Return (Δθ without weight decay, in float64, and κ, one for all parameters, read off the first convolution)."""
     initial, final = observation.pairs[0]
     weight = f"{pair.first}.weight"
     factor = decay_factor(initial[weight].flatten(1), final[weight].flatten(1), MAP_KERNEL.image_free)

@@ -22,7 +22,7 @@ Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
-    """Let torch differentiate a function of points (M, …) with values (M,)."""
+    """Return a loss, differentiated by torch, of a function of points (M, …) with values (M,)."""
 
     def value_and_gradient(points: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():

@@ -100,6 +100,7 @@ def test_one_hidden_layer_and_none():
         (between(nn.BatchNorm1d(7, track_running_stats=False)), "a BatchNorm without running statistics, '2'"),
         (Twice(), "a linear layer that is used twice, 'again'"),
         (nn.Flatten(), "no linear layer"),
+        (Functional(torch.relu, lambda x: x.view(1, 12)), "a forward pass that fails on a batch of 4"),
     ],
 )
 def test_other_networks_are_not_read_and_it_is_said_what_they_have(model, words):

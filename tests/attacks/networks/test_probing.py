@@ -4,6 +4,7 @@ from torch import nn
 
 from attacks import Knowledge, Observation
 from attacks.baselines import first_layer_residual, gradient_residual
+from attacks.interface.observation import unwrapped
 from attacks.interface.torch_tools import cast_state
 from attacks.kernel.empirical import (
     affordable_images,
@@ -107,6 +108,12 @@ def test_modes_come_back_even_after_an_error():
         assert not any(module.training for module in model.modules())
         model(torch.zeros(2, 3))
     assert [module.training for module in model.modules()] == [True, True, False]
+
+
+def test_a_network_of_the_user_s_that_is_called_as_a_wrapper_is_none():
+    named = type("OptimizedModule", (nn.Linear,), {})(2, 2)
+    assert unwrapped(named) == (named, "")
+    assert unwrapped(nn.DataParallel(named)) == (named, "module.")
 
 
 def test_a_weight_that_two_layers_share_is_one_whatever_names_a_state_has_for_it():
