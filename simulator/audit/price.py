@@ -24,9 +24,10 @@ from simulator.evaluation.attack_run import (
 )
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
-from simulator.results.keys import ALL, ObservationKey
+from simulator.results.keys import ALL, ObservationKey, owner
 
 BESIDE = 5.0  # processor seconds that this process takes to load, and to make the page
+LEAST_MINUTES = (BESIDE + 1.0) / 60  # leave an attack a second
 STARTUP = 10.0  # those that Ray and two workers take to come up
 LEFT = "left for want of time"
 REST = f"{LEFT}: --minutes 0 goes on with it"  # in the row of a job that the next call tries
@@ -45,13 +46,18 @@ class TimeLeft:
     used: float = 0.0
     longest: dict[tuple[str, str], float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.minutes != 0 and not self.minutes >= LEAST_MINUTES:
+            raise InputError(f"--minutes {self.minutes:g}: give at least {LEAST_MINUTES:g}, or 0 for no limit")
+
     def fits(self, job: Job) -> bool:
         return self.longest.get(_kind(job), 0.0) < self.seconds
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds of an idle machine until the time is over. Each stretch counts by the load that it had: by the load
-        of now all that had passed would, and attacks would be ended early when others have left the machine."""
+        """Seconds of an idle machine until the time is over. Each stretch between two looks (one attack at a time: the
+        whole attack) counts by the load at its end: by the load of now all that had passed would, and attacks would be
+        ended early when others have left the machine."""
         now = time.monotonic()
         self.used, self.looked = self.used + (now - self.looked) / unhurried(1.0), now
         return 60 * self.minutes - BESIDE - self.used if self.minutes else math.inf
@@ -129,11 +135,12 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
         spread = sorted(seconds for (name, _), seconds in least.items() if name == label)
         prices.append(f"{label} {' to '.join(dict.fromkeys(map(clock, (spread[0], spread[-1]))))}")
     single = f" ({', '.join(prices)} each)" if prices else ""
+    unsure = or_more(slow) if slow else ", or more" if failed else ""
     yield (
-        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {_many(cores, 'idle core')}{single}"
-        f"{or_more(slow) if slow else ''}"
+        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {_many(cores, 'idle core')}"
+        f"{single}{unsure}"
     )
-    if minutes and (slow or idle > 60 * minutes):
+    if minutes and (unsure or idle > 60 * minutes):
         yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
 
 
@@ -151,7 +158,8 @@ def _measured(
             except InputError:  # a refusal, as its row will say
                 each[one.label, seen] = 0.0
             except Exception as error:
-                failed.append(f"{one.label} ({seen[0]}): price not measured: it failed: {one_line_error(error)}")
+                whose, why = f"{seen[0]}, {owner(key.client)}", one_line_error(error)
+                failed.append(f"{one.label} ({whose}): price not measured: it failed: {why}")
     return each, failed
 
 

@@ -47,8 +47,8 @@ def recovered(row: "pd.Series", column: Column) -> str:
     if not is_missing(row["recovered"]):
         return f"{row['recovered']} of {row['num_private']}"
     rows = row.to_frame().T.infer_objects()
-    likely = likely_right(rows).iloc[0]
-    return f"{num_found(rows).iloc[0]:.0f} found" if likely else f"{row['num_reconstructed']} doubtful"
+    found = num_found(rows).where(likely_right(rows), 0.0).iloc[0]
+    return f"{found:.0f} found" if found else f"{row['num_reconstructed']} doubtful"
 
 
 def members(row: "pd.Series", column: Column) -> str:

@@ -44,7 +44,7 @@ from simulator.rundir.strip import where_of
 
 MOST_PICTURES = 12  # clients shown beside the one that is exposed worst
 GRIDS = "reconstructions"  # figures of images, which a page shows as strips
-NOBODY: Values = {"pictures": [], "not_counted": [], "not_shown": ""}
+NOBODY: Values = {"pictures": [], "without": [], "not_shown": ""}
 Say = Callable[[str], None]
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -112,8 +112,8 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
 
 
 def pictures(run: Run, say: Say) -> tuple[Values | None, Values]:
-    """Return (the picture of the worst update, those of the worst of each other client that the verdict counts with
-    the names of clients without a counted image and a line on those for whom there is no room)."""
+    """Return (the picture of the worst update that returned what the verdict counts, those of the worst of each other
+    client with the names of clients without one and a line on those for whom there is no room)."""
     good = about_private(run.leakage[run.leakage.status == "ok"])
     if good.empty:
         return None, NOBODY
@@ -122,15 +122,16 @@ def pictures(run: Run, say: Say) -> tuple[Values | None, Values]:
     returned = order.best.where(order.measure != "held", order.recovered)  # nobody shows what an attack held back
     rows = good.iloc[order.index].assign(counts=(order.share > 0).to_numpy(), pairs=returned.to_numpy())
     rows = rows.drop_duplicates(groups)
-    counted, mute = rows[rows.counts], rows[~rows.counts]
+    seen = rows.counts & (rows.pairs > 0)
+    counted, mute = rows[seen], rows[~seen]
     shown = counted.head(1 + MOST_PICTURES)
     tried = [_attempt(run, row, OTHERS if place else WORST, say) for place, (_, row) in enumerate(shown.iterrows())]
     worst, *others = tried or [None]
     left = len(counted) - len(shown)
     what = "clients and defenses" if len(groups) > 1 else "clients"
     text = f"{left} more {what} are not shown; figures/ and reconstructions/ have them." if left else ""
-    seen = [one for one in others if one and one["groups"]]
-    return worst, {"pictures": seen, "not_counted": [where_of(row) for _, row in mute.iterrows()], "not_shown": text}
+    without = [f"{where_of(row)}{' (held, not returned)' if row['counts'] else ''}" for _, row in mute.iterrows()]
+    return worst, {"pictures": list(filter(None, others)), "without": without, "not_shown": text}
 
 
 def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:

@@ -144,8 +144,6 @@ def distance(l2: float) -> str:
 def caption_of(row: pd.Series, strip: Strip) -> str:
     """Describe a picture in a sentence."""
     where, attack = sentence(where_of(row))[:-1], row["attack"]
-    if not len(strip):
-        return f"{where}: {attack} returned nothing."
     of = f" of {strip.total}" if strip.total > len(strip) else ""
     nouns = "image" if len(strip) == 1 else "images"
     if strip.private is None:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
+from attacks import InputError
 from clients import time_limit
 from simulator.audit import price
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
@@ -55,6 +56,13 @@ def test_an_attack_begins_where_the_longest_of_its_kind_would_end_in_time(clock,
     clock.seconds = 295.0  # the page is made within the five minutes
     assert left.over and not left.fits(quick)
     assert TimeLeft(0.0, looked=-1e9).fits(slow) and not TimeLeft(0.0, looked=-1e9).over
+
+
+@pytest.mark.parametrize("minutes", [0.05, -1.0, float("nan")])
+def test_minutes_in_which_nothing_would_begin_are_refused(minutes, clock, tmp_path):
+    with pytest.raises(InputError, match=rf"--minutes {minutes:g}: give at least 0\.1, or 0 for no limit"):
+        TimeLeft(minutes)
+    assert TimeLeft(0.1, looked=0.0).fits(*jobs(tmp_path, "span", clients=1))
 
 
 def test_time_counts_by_the_load_that_it_had(clock, tmp_path, monkeypatch):
@@ -186,9 +194,11 @@ class Slow(Attack):
 def test_the_price_of_an_attack_that_breaks_is_not_0(tmp_path):
     recorded, display = record(tmp_path / "rec", clients=(2,)), Shown()
     (tmp_path / "own.py").write_text(BROKEN)
-    audited(recorded, "said", attacks=["mean_image", f"{tmp_path}/own.py:Broken"], clients=[0], display=display)
+    audited(recorded, "said", attacks=["mean_image", f"{tmp_path}/own.py:Broken"], display=display)
     failed = f"price not measured: it failed: ValueError: no such thing, in or below {tmp_path}/own.py:8"
-    assert display.said[1].endswith(failed) and display.said[2].endswith("(mean_image 0 s each)")
+    whose = [f"broken ({one}): {failed}" for one in ("observer, all clients", "server, client 0")]
+    assert display.said[1:-2] == whose and display.said[-2].endswith("(mean_image 0 s each), or more")
+    assert display.said[-1].startswith("ends after 5 minutes")
 
 
 def test_one_attack_at_a_time_is_cut_too_when_the_time_is_over(tmp_path, monkeypatch):

@@ -84,11 +84,21 @@ def test_clients_that_there_is_no_room_for_are_counted(large, noise):
 def test_clients_of_whom_nothing_came_back_are_named_in_one_line(large, noise):
     large.leakage = LEAKAGE.frame([leakage_row(1, 0), leakage_row(1, 1, recovered=0), leakage_row(1, 2, recovered=0)])
     others = run_page(large, ())["others"]
-    assert others["pictures"] == [] and others["not_counted"] == ["client 1, round 1", "client 2, round 1"]
+    assert others["pictures"] == [] and others["without"] == ["client 1, round 1", "client 2, round 1"]
+
+
+def test_a_client_of_whom_all_is_held_is_named_and_takes_no_place_of_a_picture(large, noise):
+    """Of client 0 the attacker has all, returned nothing, and there is nothing to draw."""
+    held = leakage_row(1, 0, recovered=0, num_reconstructed=0, held=8)
+    large.leakage = LEAKAGE.frame([held, leakage_row(1, 1, 3), leakage_row(1, 2, 0)])
+    page = run_page(large, ())
+    assert "client 0" in page["verdict"].headline.lower() and page["worst"]["title"] == "client 1, round 1"
+    assert page["others"]["without"] == ["client 0, round 1 (held, not returned)", "client 2, round 1"]
+    assert page["others"]["pictures"] == [] and "Worst returned: client 1" in render(page)
 
 
 def test_no_picture_is_of_what_the_verdict_does_not_count(large, noise):
-    """Reviewers' case: coloured noise, headed "Exposed worst", under NOTHING SHOWN."""
+    """Reviewers' case: coloured noise, headed as the worst, under NOTHING SHOWN."""
     large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=2, floor_recovered_fraction=0.25, membership_auc=0.5)])
     page = run_page(large, ())
     assert page["verdict"].level == "nothing shown" and page["worst"] is None and page["others"]["pictures"] == []
@@ -141,6 +151,8 @@ def test_a_picture_without_a_truth_has_no_more_images_than_the_verdict(eight):
     assert "finds 6 images of 6 (very likely right" in page["verdict"].headline
     assert shades(page["worst"], "guess") == [0, 1, 2, 3, 4, 5] and ": 6 images that ntk" in page["worst"]["caption"]
     assert page["tables"][0].cells()["recovered"] == ["6 found"]
+    eight.leakage = eight.leakage.assign(num_inferred=0)  # the update shows none of them
+    assert run_page(eight, ())["tables"][0].cells()["recovered"] == ["8 doubtful"]
 
 
 def test_the_box_has_what_broke_and_a_run_that_was_stopped_says_so(large):
