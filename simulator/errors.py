@@ -3,12 +3,13 @@
 import errno
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from attacks.interface.errors import ESCAPES, LONGEST, InputError, one_line
-from attacks.interface.plugins import users_frames
+from attacks.interface.plugins import GENERATED, OURS, users_frames
 
 FAULT = "; a fault of fedspill"
 NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)  # errors of impossible paths
@@ -45,6 +46,11 @@ class RowsWithoutResult(RunError):
     exit_code = 5
 
 
+OF_TORCH = (torch.OutOfMemoryError, torch.AcceleratorError, torch.linalg.LinAlgError)
+NOT_OURS = (InputError, RunError, OSError, MemoryError, ImportError, *OF_TORCH)  # of the input or of the machine
+TORCH = (str(Path(torch.__file__).parent), *GENERATED)  # files of frames that say nothing of who is to blame
+
+
 def printable(text: str) -> str:
     """Remove the control characters from somebody else's text of several lines."""
     signs = (sign if sign.isprintable() or sign == "\n" else " " * sign.isspace() for sign in ESCAPES.sub("", text))
@@ -58,11 +64,21 @@ def one_line_error(error: BaseException) -> str:
 
 
 def blamed_error(error: BaseException) -> str:
-    """Describe an exception in one line that says so if it is a fault of fedspill: not of the input, nor of the user's
-    code, nor of the machine."""
-    if user_code(error) or isinstance(error, InputError | RunError | OSError | MemoryError | torch.OutOfMemoryError):
+    """Describe an exception in one line that says so if it is a fault of fedspill."""
+    if not _is_own_fault(error):
         return one_line_error(error)
     return one_line(one_line_error(error), most=LONGEST - len(FAULT)) + FAULT
+
+
+def _is_own_fault(error: BaseException) -> bool:
+    """Return whether fedspill's own code raised an exception that is none of the input or of the machine, itself or by
+    what it gave to torch; not where torch ran a module, as layers of the user's that do not fit one another."""
+    if user_code(error) or isinstance(error, NOT_OURS):
+        return False
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(OURS) or frame.name == "_call_impl" or not frame.filename.startswith(TORCH):
+            return frame.filename.startswith(OURS)
+    return False
 
 
 def refused_file(error: BaseException) -> str:
@@ -87,7 +103,8 @@ def unexpected(error: BaseException) -> str:
         "w", encoding="utf-8", prefix="fedspill-", suffix=".txt", delete=False, errors="replace"
     ) as file:
         file.write(stack)
-    whose = ", which is no code of fedspill's" if user_code(error) else "; this is a fault of fedspill"
+    own = "; this is a fault of fedspill" if _is_own_fault(error) else ""
+    whose = ", which is no code of fedspill's" if user_code(error) else own
     return f"unexpected {one_line_error(error)}{whose}; the stack is in {file.name}"
 
 

@@ -22,6 +22,7 @@ from attacks.interface.errors import InputError, did_you_mean
 
 Part = TypeVar("Part")
 HOME = Path(__file__).resolve().parents[2]
+OURS = tuple(str(HOME / name) for name in ("attacks", "clients", "simulator"))
 GENERATED = ("<frozen", "<string>", "<eval_with_key>")  # files of code that Python, dataclasses and torch.fx make
 FLOWERS_OWN = ("flwr.clientapp.mod:", "flwr.client.mod:")  # mods of the Flower that is installed
 VARIABLE = "FEDSPILL_ALLOW_CODE"
@@ -171,12 +172,11 @@ def hook_of(owner: object, hook: str) -> str:
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """List the frames below fedspill's first one that are of the user's own code, the innermost last."""
     frames, paths = list(traceback.extract_tb(error.__traceback__)), sysconfig.get_paths()
-    ours = tuple(str(HOME / name) for name in ("attacks", "clients", "simulator"))
     installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib")]
     torch = importlib.util.find_spec("torch")
     libraries = (*installed, *([str(Path(torch.origin).parents[1])] if torch and torch.origin else []))
-    below = next((i for i, frame in enumerate(frames) if frame.filename.startswith(ours)), len(frames))
-    others = (*ours, *libraries, *GENERATED)
+    below = next((i for i, frame in enumerate(frames) if frame.filename.startswith(OURS)), len(frames))
+    others = (*OURS, *libraries, *GENERATED)
     return [frame for frame in frames[below:] if not frame.filename.startswith(others)]
 
 

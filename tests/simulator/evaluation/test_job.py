@@ -6,8 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from attacks import InputError, Knowledge, get_attack, torch_generator
+from attacks.interface.plugins import Registry
+from attacks.networks.probing import run_network
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.errors import blamed_error
@@ -114,8 +117,36 @@ def test_a_row_says_whose_fault_an_exception_is(tmp_path, monkeypatch, raising, 
     assert ("a fault of fedspill." in str(verdict(LEAKAGE.frame([row])).of("broke"))) == (raising is torch.ones)
 
 
-def test_whose_fault_it_is_stands_behind_a_long_text_too():
-    said = plain(blamed_error(RuntimeError("word " * 200)))
+def called_by_fedspill(function):
+    """The line that describes what a function raises that fedspill's code calls."""
+    with pytest.raises(Exception) as caught:
+        Registry("part", "none", accept=function)._load("json:loads")
+    return blamed_error(caught.value)
+
+
+def generated(line):
+    """A function of no file, so that it is nobody's code."""
+    names = {"torch": torch}
+    exec(f"def broken(*_):\n    {line}", names)
+    return names["broken"]
+
+
+def test_what_libraries_the_machine_or_layers_that_do_not_fit_raise_is_not_called_a_fault_of_fedspill(monkeypatch):
+    monkeypatch.setenv("FEDSPILL_ALLOW_CODE", "all")
+    images, layers = torch.ones(1, 4), nn.Sequential(nn.Linear(4, 3), nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+        run_network(layers, layers.state_dict(), images)
+    others = [np.linalg.inv, *map(generated, ("import timm_", "torch.linalg.inv(torch.zeros(2, 2))"))]
+    others.append(generated("raise torch.AcceleratorError('CUDA error: device-side assert triggered')"))
+    said = [blamed_error(caught.value), *map(called_by_fedspill, others)]
+    kinds = ["RuntimeError", "LinAlgError", "ModuleNotFoundError", "_LinAlgError", "AcceleratorError"]
+    assert [line.split(":")[0] for line in said] == kinds and "fault of fedspill" not in " ".join(said)
+    assert called_by_fedspill(generated("1 / 0")) == "ZeroDivisionError: division by zero; a fault of fedspill"
+
+
+def test_whose_fault_it_is_stands_behind_a_long_text_too(monkeypatch):
+    monkeypatch.setenv("FEDSPILL_ALLOW_CODE", "all")
+    said = plain(called_by_fedspill(generated("raise RuntimeError('word ' * 200)")))
     assert said.startswith("RuntimeError: word word") and said.endswith("…; a fault of fedspill")
 
 
