@@ -22,10 +22,11 @@ Both rest on signals δ_i of the second layer's units that are independent: δ_i
 dual, and the second layer's update holds h(x_i) and h(x_j) as one sum. Where that update shows too few directions to
 exclude it (`tells_signals_apart`), only images are returned whose own features lie in it to rounding.
 
-Where images are missing, a candidate may be the mean of two whose signals are alike: the first layer shows no more of
-them, and a network that is nearly linear between them has the mean of their features at the mean of the images. So ρ
-has to be below what such a mean would have, as the candidates lie around each other (`with_means`). In noise, images
-may be missing that N does not count: all are held where two in the place of one would not stand out (`standing_out`).
+Where images are missing, a candidate may be the mean of two whose signals are alike (those of ReLU never are): the
+first layer shows no more of them, and a network that is nearly linear between them has the mean of their features at
+the mean of the images. So ρ has to be below what such a mean would have, as the candidates lie around each other
+(`with_means`). In noise, images may be missing that N does not count: all are held where two in the place of one would
+not stand out (`standing_out`).
 
 **In noise** (`fit_images`): noise hides which duals are zero, so that none passes the sparsity test. The pattern
 remains, as image i contributes nothing to a unit that it leaves inactive by a margin. The images are the least squares
