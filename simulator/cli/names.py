@@ -1,6 +1,5 @@
 """`fedspill list`: the names that a scenario can say."""
 
-import re
 from importlib.metadata import entry_points
 from inspect import getdoc
 from textwrap import wrap
@@ -11,6 +10,7 @@ from clients.defenses import DEFENSES
 from clients.models import MODELS
 from simulator.cli.commands import ListCommand
 from simulator.cli.output import Answer, out, say
+from simulator.reports.verdict_words import first_sentence
 from simulator.run.strategies import known_strategies
 
 ELSEWHERE = {  # names that no registry holds
@@ -46,8 +46,3 @@ def offered(group: str) -> dict[str, str]:
     """Return what installed packages offer under a group of entry points: each name, and where it is from."""
     points = sorted(entry_points(group=group), key=lambda point: point.name)
     return {point.name: f"{point.value}, of an installed package." for point in points}
-
-
-def first_sentence(doc: str | None) -> str:
-    text = " ".join((doc or "").split("\n\n")[0].split())
-    return re.split(r"(?<!et al)(?<!sec)\. ", text)[0].rstrip(".") + "."

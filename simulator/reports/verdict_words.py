@@ -193,6 +193,12 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
+def first_sentence(doc: str | None) -> str:
+    """Return what a docstring says first."""
+    text = " ".join((doc or "").split("\n\n")[0].split())
+    return re.split(r"(?<!et al)(?<!sec)\. ", text)[0].rstrip(".") + "."
+
+
 # Defenses in our benchmark, against the server: the share of the images that the strongest attack has, the AUC of
 # membership (both are 1.00 undefended), and the percentage points that accuracy gains. The share is the larger one of
 # docs/records/defenses.md, returned or held over five seeds, and of tests/benchmarks/recorded_defenses.csv, by every

@@ -8,6 +8,7 @@ only files of code and text to its servers.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import getdoc
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ from markupsafe import Markup, escape
 
 from attacks import InputError
 from attacks.interface.errors import one_line
+from clients.defenses import DEFENSES
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import benchmark_verdict
 from simulator.reports.benchmark_figures import draw_benchmark
@@ -35,7 +37,7 @@ from simulator.reports.page.pictures import (
     summary_of,
 )
 from simulator.reports.verdict import TITLES, verdict
-from simulator.reports.verdict_words import listed, sentence
+from simulator.reports.verdict_words import first_sentence, listed, sentence
 from simulator.results.disk import write_atomically
 from simulator.results.schema import benchmark
 from simulator.rundir.exposure_rows import about_private, exposure_rows, ranked
@@ -90,11 +92,13 @@ def run_page(run: Run, drawn: Sequence[Drawn], say: Say = print) -> Values:
     worst, others = pictures(run, say)
     blind = tables.is_blind(leakage)
     command, needs = repeat(run, kind, name)
+    said = verdict(leakage, run.stopped)
     return {
         "kind": kind,
         "title": name,
         "summary": summary_of(description),
-        "verdict": verdict(leakage, run.stopped),
+        "verdict": said,
+        "advised": advised(said.of("next")),
         "worst": worst,
         "reading": tables.legend(("recovered",) if blind else ("recovered", "leakage"), blind),
         "exposures": tables.exposure_grid(leakage),
@@ -143,6 +147,12 @@ def _attempt(run: Run, row: pd.Series, most: int, say: Say) -> Values | None:
         return None
 
 
+def advised(lines: Sequence[str]) -> dict[str, str]:
+    """Return what each defense that some lines name does, by its name."""
+    named = [name for name in DEFENSES if any(f"`{name}`" in line for line in lines)]
+    return {name: first_sentence(getdoc(DEFENSES[name])) for name in named}
+
+
 def repeat(run: Run, kind: str, name: str) -> tuple[str, str]:
     """Return (the command that repeats a run, what it needs)."""
     if kind == "audit":
@@ -174,6 +184,7 @@ def benchmark_page(run: Run, table: pd.DataFrame, equal: pd.DataFrame, drawn: Se
     return own | {
         "kind": "benchmark",
         "verdict": benchmark_verdict(run, table),
+        "advised": {},
         "utility": replace(defenses, note=note),
         "others": NOBODY,
         "charts": [chart_of(one) for one in drawn],

@@ -8,7 +8,7 @@ import typer.main
 import yaml
 
 from simulator.cli.main import cli
-from simulator.cli.names import first_sentence
+from simulator.reports.verdict_words import first_sentence
 from simulator.results.ledger import Ledger
 from simulator.scenario.json_schema import file_schema
 
