@@ -23,9 +23,9 @@ from attacks.interface.observation import State
 from clients.client_app import OUT_OF_TIME
 from clients.defenses.guarantee import Guarantee, from_json
 from simulator.adversary.statistics import ARRAYS
-from simulator.errors import RunError
 from simulator.results.columns import is_number
 from simulator.results.privacy import privacy_columns
+from simulator.run_errors import RunError
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import WEIGHT
 

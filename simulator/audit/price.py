@@ -12,7 +12,6 @@ import pandas as pd
 from attacks import InputError
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
-from simulator.errors import one_line_error
 from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,
@@ -25,6 +24,7 @@ from simulator.evaluation.attack_run import (
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey, owner
+from simulator.run_errors import one_line_error
 
 BESIDE = 5.0  # processor seconds that this process takes to load, and to make the page
 LEAST_MINUTES = (BESIDE + 1.0) / 60  # leave an attack a second
@@ -120,7 +120,7 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     each, failed = _measured(plan, counts, keys)
     yield from failed
     begun = work_seconds()
-    if (source := jobs[0].setting.candidates) is not None:
+    if (source := jobs[0].settings.candidates) is not None:
         tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
     parameters = sum(parameter.numel() for parameter in plan.model.parameters())
     of_a_row = work_seconds() - begun + SCORE[0] + SCORE[1] * parameters

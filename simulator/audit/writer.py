@@ -136,7 +136,7 @@ class RecordedViews:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RetentionPolicy:
     """The part of a federation that is kept."""
 
     rounds: int | None = None
@@ -165,7 +165,7 @@ class SavedRound:
 class RecordingWriter:
     """A recording under way. A file that cannot be written becomes a problem, and the rest is written all the same."""
 
-    def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
+    def __init__(self, path: Path, strategy: str, kept: RetentionPolicy, problems: Problems):
         """strategy: its name. Make nothing yet; raise InputError if the folder holds something else than a recording,
         an earlier one that cannot be renamed, or one that is under way."""
         self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was

@@ -1,6 +1,6 @@
 """Print for people and as JSON.
 
-A command returns an Answer, and prints for people on the way. With `--json` stdout has one JSON object, the answer's
+A command returns a CommandResult, and prints for people on the way. With `--json` stdout has one JSON object, its
 data; the lines for people go to stderr if that is a terminal, and else nowhere: both streams together are still JSON.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 from rich.text import Text
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, blamed_error, no_path, one_line_error, printable, refused_file
+from simulator.run_errors import RunError, blamed_error, no_path, one_line_error, printable, refused_file
 from simulator.terminal import Terminal, print_error, print_json
 
 out = Terminal()
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """The result of a command.
 
     data: plain values.
@@ -34,7 +34,7 @@ class Answer:
     error: RunError | None = None
 
 
-def in_json(work: Callable[[], Answer]) -> Answer:
+def in_json(work: Callable[[], CommandResult]) -> CommandResult:
     """Do the work of a command, print its answer as JSON and return it. Print an error as JSON too, and raise it."""
     people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:

@@ -22,7 +22,7 @@ from attacks.ntk.attack import NTKAttack
 from attacks.ntk.objective import make_objective
 from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section
-from clients.distillation.distill import RKIP, linearized_update
+from clients.distillation.methods import RKIP, linearized_update
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, clocked, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of

@@ -14,10 +14,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError
 from simulator.paper.claims import Claim, judge, load_claims
 from simulator.paper.experiment import EXPERIMENTS, get_experiment
 from simulator.results.disk import write_atomically
+from simulator.run_errors import RunError
 
 DATA, CLAIMS, MADE, FIGURE = "data.csv", "claims.json", "experiment.json", "figure.png"
 SIZES = {  # columns of data.csv that say how large an experiment is, and what they count

@@ -15,9 +15,9 @@ import pandas as pd
 from cycler import cycler
 
 from clients.defenses import DEFENSES
-from simulator.errors import one_line_error
 from simulator.reports.tables import short, swept_keys
 from simulator.results.disk import below, inside
+from simulator.run_errors import one_line_error
 
 matplotlib.use("Agg")  # files only: works without a display
 

@@ -23,10 +23,10 @@ from typing import Any
 import pandas as pd
 
 from attacks.interface.errors import one_line
-from simulator.errors import DiskError, InputError
 from simulator.results.disk import inside, is_changed, write_atomically, write_bytes, writing
 from simulator.results.keys import ALL
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
+from simulator.run_errors import DiskError, InputError
 
 Entry = dict[str, Any]
 JOURNAL = "ledger.jsonl"  # in a run's directory

@@ -24,8 +24,8 @@ from rich.progress import (
 from rich.text import Text
 
 from attacks.calibration import beats_chance
-from simulator.errors import printable
 from simulator.results.keys import owner
+from simulator.run_errors import printable
 from simulator.terminal import Terminal, command_again, print_error
 
 QUIET = 30.0  # seconds between two lines on progress

@@ -18,10 +18,10 @@ from attacks import InputError
 from attacks.interface.errors import one_line
 from clients.data.partition import fingerprint
 from clients.local_update import code_version
-from simulator.errors import RunError
 from simulator.results import disk
 from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells, inspect, out_of_time
 from simulator.run.plan import RunPlan, attacks_again
+from simulator.run_errors import RunError
 from simulator.rundir.run import DESCRIPTION, read_description
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.yaml_source import leaves

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from attacks import InputError
-from simulator.errors import printable
 from simulator.reports.figures import draw_figures
 from simulator.results.disk import check_out, write_atomically
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger, finished_cells
 from simulator.results.storage import CellStore
+from simulator.run_errors import printable
 from simulator.rundir.run import Run
 from simulator.scenario import yaml_source
 from tests.fuzz.harness import longest_here

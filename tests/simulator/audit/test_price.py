@@ -19,7 +19,7 @@ from clients import time_limit
 from simulator.audit import price
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
 from simulator.audit.run_audit import _of_workers, audit
-from simulator.evaluation.job import Job, JobResult, Setting
+from simulator.evaluation.job import Job, JobResult, JobSettings
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import finished_cells
 from simulator.run.display import Display
@@ -42,7 +42,7 @@ def clock(monkeypatch):
 def jobs(tmp_path, *attacks, clients=3):
     keys = [ObservationKey(1, client, "server") for client in range(clients)]
     made = [AttackConfig.model_validate({"name": attack}) for attack in attacks]
-    return [Job(Setting(None), tmp_path, key, attack) for key in keys for attack in made]
+    return [Job(JobSettings(None), tmp_path, key, attack) for key in keys for attack in made]
 
 
 def test_an_attack_begins_where_the_longest_of_its_kind_would_end_in_time(clock, tmp_path, monkeypatch):

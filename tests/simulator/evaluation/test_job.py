@@ -13,15 +13,15 @@ from attacks.interface.plugins import Registry
 from attacks.networks.probing import run_network
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
-from simulator.errors import blamed_error
 from simulator.evaluation.evaluator import Evaluation
-from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.evaluation.progress_board import Reporter
 from simulator.reports.verdict import verdict
 from simulator.reports.verdict_words import plain
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore
+from simulator.run_errors import blamed_error
 from simulator.scenario.scenario import load_scenario
 from tests.crowded import crowded
 from tests.simulator.evaluation.fake_actor import Handle
@@ -45,7 +45,7 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
     store.create(scenario.model, (1, 8, 8), 10, scenario.seed)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
     write_observation(store, pair, client=0)
-    return Job(Setting.of(cell), store.root, KEY, scenario.adversary.attacks[0])
+    return Job(JobSettings.of(cell), store.root, KEY, scenario.adversary.attacks[0])
 
 
 def write_observation(store, pair, client):
@@ -82,7 +82,7 @@ def test_an_attack_has_the_same_result_on_a_core_that_others_keep_busy(tmp_path)
     board = SimpleNamespace(alive=signs.append, progress=lambda *said: None)
     with crowded(5):
         start = time.monotonic()
-        late = run_job(replace(job, setting=replace(job.setting, timeout=limit)), Reporter(Handle(board), job.name))
+        late = run_job(replace(job, settings=replace(job.settings, timeout=limit)), Reporter(Handle(board), job.name))
         assert time.monotonic() - start > limit
     assert len(signs) > 2  # besides those before the attack and before the score
     scores = [{name: value for name, value in one.leakage[0].items() if name != "seconds"} for one in (alone, late)]

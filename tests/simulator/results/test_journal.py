@@ -6,9 +6,9 @@ import zlib
 import numpy as np
 import pytest
 
-from simulator.errors import DiskError
 from simulator.results.disk import is_changed, write_bytes
 from simulator.results.ledger import JOURNAL, Ledger, decode, encode, inspect
+from simulator.run_errors import DiskError
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk", "threat_model": "server", "status": "ok"}
 

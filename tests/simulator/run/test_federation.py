@@ -8,7 +8,6 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from clients import time_limit
-from simulator.errors import CellsFailed, RunError
 from simulator.evaluation.job import JobResult
 from simulator.results.ledger import Ledger, finished_cells
 from simulator.run import federation
@@ -16,6 +15,7 @@ from simulator.run.display import Display
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import claimed
 from simulator.run.workers import START
+from simulator.run_errors import CellsFailed, RunError
 from simulator.scenario.scenario import load_scenario
 
 
@@ -197,7 +197,7 @@ def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_somet
 
     def job(client, of):
         columns = {"round": 1, "client": client, "threat_model": "server", "attack": "ntk"}
-        return SimpleNamespace(setting=SimpleNamespace(cell=""), columns=columns, of=of)
+        return SimpleNamespace(settings=SimpleNamespace(cell=""), columns=columns, of=of)
 
     queue = begun()
     for client, status in ((0, "ok"), (1, "ok"), (2, "failed")):  # the run stopped before the last one ended
@@ -217,7 +217,7 @@ class ThreeAttacks(NoJobs):
 
     def __init__(self):
         cell = SimpleNamespace(cell="cell")
-        self.pending = [SimpleNamespace(setting=cell, name=name, columns={}, of="") for name in range(3)]
+        self.pending = [SimpleNamespace(settings=cell, name=name, columns={}, of="") for name in range(3)]
 
     def collect(self, timeout):
         return [(self.pending.pop(0), SimpleNamespace(leakage=[{}], _asdict=dict))]

@@ -12,13 +12,13 @@ import yaml
 from sklearn.datasets import load_digits
 
 from attacks import InputError
-from simulator.errors import RunError
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import finished_cells
 from simulator.results.schema import LEAKAGE
 from simulator.run.cluster import stop_ray
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import needs_run
+from simulator.run_errors import RunError
 from simulator.scenario.scenario import load_scenario
 
 pytestmark = pytest.mark.slow
