@@ -26,7 +26,7 @@ from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
 from simulator.evaluation.image_files import Shape
 from simulator.evaluation.job import Job, JobResult, empty_result, run_job
-from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
+from simulator.results.ledger import JOURNAL, Ledger, out_of_time, read_journal
 from simulator.results.storage import CellStore
 from simulator.run.display import Display
 from simulator.run.run_folder import TABLE_FILES, claimed_folder, is_free, surroundings
@@ -121,7 +121,7 @@ def is_finished(folder: Path, digest: str) -> bool:
     Raise InputError if something else is there."""
     if is_free(folder, AUDIT, digest, "audit", "audit"):
         return False
-    jobs, found = read_description(folder / AUDIT).get(JOBS), inspect(folder / JOURNAL)
+    jobs, found = read_description(folder / AUDIT).get(JOBS), read_journal(folder / JOURNAL)
     complete = jobs == len(found.done) and not out_of_time(found)
     return complete and all((folder / name).exists() for name in TABLE_FILES)
 

@@ -137,29 +137,29 @@ class RecordedViews:
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """The part of a federation that is kept."""
+    """The part of a federation that is kept.
+
+    rounds: how many of the last rounds, None for all.
+    clients: the numbers of the clients, None for all.
+    free: bytes of the disk that have to stay free.
+    """
 
     rounds: int | None = None
-    """How many of the last rounds, None for all."""
-
     clients: frozenset[int] | None = None
-    """The numbers of the clients, None for all."""
-
     free: int = 10**9
-    """Bytes of the disk that have to stay free."""
 
 
 @dataclass
 class SavedRound:
-    """The checkpoint files of a round."""
+    """The checkpoint files of a round.
+
+    initial: by client, the file of what it was sent; `ALL`: of the global checkpoint.
+    returned: by client, the file of what it returned.
+    """
 
     number: int
-
     initial: dict[int, str] = field(default_factory=dict)
-    """By client, the file of what it was sent; `ALL`: of the global checkpoint."""
-
     returned: dict[int, str] = field(default_factory=dict)
-    """By client, the file of what it returned."""
 
 
 class RecordingWriter:

@@ -6,6 +6,7 @@ import torch
 from attacks import InputError
 from attacks.calibration import Calibrated
 from attacks.gradient_membership import tell_members
+from attacks.interface.errors import counted
 from attacks.scoring.images import Distinct
 from attacks.update.spectrum import infer_image_count
 from simulator.cli.commands import DiagnoseCommand, MemberCommand
@@ -48,7 +49,7 @@ def member(typed: MemberCommand) -> CommandResult:
     guess = "" if clear or knowledge.num_private else " (a guess)"
     by = f"{found.num_private} private images{guess}" if found.num_private else "told by the gradients they would send"
     copies = f" ({len(once)} different)" if len(once) < len(residual) else ""
-    out.print(f"{len(residual)} candidate{'s' * (len(residual) != 1)}{copies}, {by}: {table}")
+    out.print(f"{counted(len(residual), 'candidate')}{copies}, {by}: {table}")
     facts = {"num_private": found.num_private, "warnings": warnings, "said": said}
     return CommandResult({**facts, "candidates": records(pd.read_csv(table))})
 

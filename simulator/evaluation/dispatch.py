@@ -203,7 +203,7 @@ class Dispatcher:
         try:
             return [(job, write_files(job, ray.get(reference, timeout=unhurried(GRACE))))]
         except Exception as error:
-            if self._ask(self.board.silence).get(job.name, 0.0) > job.timeout:
+            if self._ask(self.board.seconds_since_heartbeat).get(job.name, 0.0) > job.timeout:
                 limit = f"{job.settings.limit} = {job.timeout:g} s"
                 why = f"attack or score did not end after {limit}: their worker was ended"
                 return [(job, empty_result(job, why, "timeout"))]
@@ -219,7 +219,7 @@ class Dispatcher:
         """Return why to give up the running jobs, if none came back and no worker took one up in time; else ""."""
         # workers need a while to start, however short their jobs are
         longest = unhurried(GRACE + max((job.timeout for job in self.running.values()), default=0.0))
-        if time.monotonic() - self.last_sign <= longest or self._ask(self.board.silence):
+        if time.monotonic() - self.last_sign <= longest or self._ask(self.board.seconds_since_heartbeat):
             return ""
         return f"no worker took it up within {longest:g} s"
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,7 +141,7 @@ class JobOutput(NamedTuple):
     """
 
     result: JobResult
-    files: Mapping[str, bytes] = MappingProxyType({})
+    files: Mapping[str, bytes]
 
 
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
@@ -161,23 +160,23 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
 def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, reporter: Reporter) -> JobOutput:
     """Attack an observation and score the result, without any file of the run. A fault becomes a row; never raise."""
     start, told = time.perf_counter(), ""
-    reporter.alive()
+    reporter.heartbeat()
     try:
         facts = metadata.recorded.defense_facts if job.attack.adaptive else {}
         run = AttackRun(job.attack, job.settings.seed, job.settings.threads, facts)
         observation, granted = metadata.observation(tensors), metadata.granted(tensors)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
-        with time_limit(job.timeout, alive=reporter.still_alive):
+        with time_limit(job.timeout, heartbeat=reporter.heartbeat_from_handler):
             found = run.run(observation, granted, reporter.progress)
-        reporter.alive()  # scoring has time of its own
+        reporter.heartbeat()  # scoring has time of its own
         attacked = Attacked(metadata.recorded, observation, knowledge, found)
-        with time_limit(job.timeout, alive=reporter.still_alive):
+        with time_limit(job.timeout, heartbeat=reporter.heartbeat_from_handler):
             return score_attack(job, attacked, granted, partial(metadata.distilled_images, tensors))
     except (Exception, SystemExit) as error:
         reporter.error = error
         aside = Measured({}, [])
-        with contextlib.suppress(Exception), time_limit(job.timeout, alive=reporter.still_alive):
+        with contextlib.suppress(Exception), time_limit(job.timeout, heartbeat=reporter.heartbeat_from_handler):
             aside = _aside(job, metadata.recorded, metadata.observation(tensors), metadata.granted(tensors))
         return JobOutput(error_result(job, error, start, metadata.recorded, told, aside), job.files(aside))
 

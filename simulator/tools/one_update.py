@@ -24,7 +24,7 @@ from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth
 from simulator.results.disk import inside, write_atomically
-from simulator.results.formats import as_json, reconstruction_file, write_model
+from simulator.results.formats import json_text, reconstruction_file, write_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
@@ -124,7 +124,7 @@ class UpdateJob(Job):
             **found.measured,
         }
         shown = found if self.pixels else replace(found, pixel_mean=(), pixel_std=())
-        written = {FACTS: as_json(facts).encode(), CONSTANTS: as_json(found.constants).encode()}
+        written = {FACTS: json_text(facts).encode(), CONSTANTS: json_text(found.constants).encode()}
         return files | written | {RECONSTRUCTIONS: reconstruction_file(shown)}
 
 
@@ -142,7 +142,7 @@ def attack_update(update: Update, out: Path, pixels: bool, timeout: float, progr
     for other in {DESCRIPTION, AUDIT, RECONSTRUCTIONS, CONSTANTS} - {file}:  # of an earlier attack
         (out / other).unlink(missing_ok=True)
     with claimed_folder(out, file, content, overwrite=True):
-        write_atomically(out / FACTS, as_json({"attack": config.name}))  # until it ends, and if it fails
+        write_atomically(out / FACTS, json_text({"attack": config.name}))  # until it ends, and if it fails
         _write_observation(CellStore(out), source, key, update.granted)
         job = UpdateJob(replace(settings, timeout=timeout, limit="--timeout"), out, key, config, pixels=pixels)
         ledger, reporter = Ledger(out), Reporter()

@@ -79,7 +79,7 @@ def test_an_attack_has_the_same_result_on_a_core_that_others_keep_busy(tmp_path)
     limit = 2 * (time.process_time() - start)
     found = np.load(CellStore(job.root).reconstruction_path(job.key, "ntk"))["images"]
     signs = []
-    board = SimpleNamespace(alive=signs.append, progress=lambda *said: None)
+    board = SimpleNamespace(heartbeat=signs.append, progress=lambda *said: None)
     with crowded(5):
         start = time.monotonic()
         late = run_job(replace(job, settings=replace(job.settings, timeout=limit)), Reporter(Handle(board), job.name))
@@ -171,12 +171,12 @@ def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
     assert targets[0].leakage[1]["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
 
 
-def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
+def test_a_job_has_a_heartbeat_before_it_is_scored(tmp_path, monkeypatch):
     said = []
 
     class Listening(Reporter):
-        def alive(self):
-            said.append("alive")
+        def heartbeat(self):
+            said.append("heartbeat")
 
     def attack(run, observation, granted, progress):
         said.append("attack")
@@ -189,7 +189,7 @@ def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
     monkeypatch.setattr("simulator.evaluation.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
     assert run_job(make_job(tmp_path), Listening()).leakage[0]["status"] == "ok"
-    assert said == ["alive", "attack", "alive", "score"]
+    assert said == ["heartbeat", "attack", "heartbeat", "score"]
 
 
 def test_a_row_has_the_guarantee_against_its_adversary_and_says_where_there_is_none(tmp_path):

@@ -9,7 +9,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from clients import time_limit
 from simulator.evaluation.job import JobResult
-from simulator.results.ledger import Ledger, finished_cells
+from simulator.results.ledger import JOURNAL, Ledger, read_journal
 from simulator.run import federation
 from simulator.run.display import Display
 from simulator.run.plan import make_plan
@@ -63,7 +63,7 @@ def start(tmp_path, monkeypatch):
 def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start):
     with pytest.raises(CellsFailed, match=r"^1 of 3 settings failed: learning_rate=10.0 .*3 of 3 clients failed"):
         start("learning_rate=10.0")
-    assert finished_cells(tmp_path / "out") == {"learning_rate=0.1", "learning_rate=0.05"}
+    assert read_journal(tmp_path / "out" / JOURNAL).done == {"learning_rate=0.1", "learning_rate=0.05"}
     rows = pd.read_parquet(tmp_path / "out" / "utility.parquet")
     assert rows["training.learning_rate"].tolist() == [0.05, 0.1, 10.0]  # what the failed cell had found is kept
 
