@@ -40,8 +40,8 @@ def audit(typed: AuditCommand) -> CommandResult:
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
     if finished:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
-    answer = finish_run(run.path, with_page=not finished, options=options)
+    result = finish_run(run.path, with_page=not finished, options=options)
     if rest := describe_rest(run.leakage, typed.workers):
         again = re.sub(r" --minutes[ =]\S+", "", command_again())
         say(f"{rest}. They go on with:\n  {again} --minutes 0")
-    return answer
+    return result

@@ -45,7 +45,7 @@ def finish_run(run_dir: Path, with_page: bool, options: ReportOptions) -> Comman
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
     costs = tables.utility_of(found) if found.leakage.defense.nunique() > 1 else None
-    return answer_of(found.leakage, found.swept, run_dir, options, found.stopped, costs)
+    return show_leakage(found.leakage, found.swept, run_dir, options, found.stopped, costs)
 
 
 def finish_benchmark(run_dir: Path, with_page: bool, options: ReportOptions) -> CommandResult:
@@ -75,10 +75,10 @@ def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], options:
     """Print the tables of a run that the disk did not take: the screen needs no disk."""
     if error.tables is None or error.tables["leakage"].empty:
         return CommandResult({"run": str(run_dir)}, error)
-    return CommandResult(answer_of(error.tables["leakage"], swept, run_dir, options).data, error)
+    return CommandResult(show_leakage(error.tables["leakage"], swept, run_dir, options).data, error)
 
 
-def answer_of(
+def show_leakage(
     leakage: pd.DataFrame,
     swept: list[str],
     run_dir: Path,
@@ -86,7 +86,7 @@ def answer_of(
     stopped: str = "",
     costs: tables.Grid | None = None,
 ) -> CommandResult:
-    """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
+    """Print a leakage table, the verdict first. The result has the rows that are on the screen, with all columns.
     stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
     data = show_verdict(verdict(leakage, stopped), options)
     table = (full_table if options.show_all else client_table)(leakage, swept, out.width)
@@ -103,7 +103,7 @@ def answer_of(
 
 
 def show_verdict(found: Verdict, options: ReportOptions) -> dict[str, Any]:
-    """Print the verdict, and return its part of the answer."""
+    """Print the verdict, and return its part of the result."""
     for line in [*verdict_lines(found, out.width, options.show_all), ""]:
         say(line)
     return {"verdict": found.as_json()}

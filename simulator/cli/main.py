@@ -78,15 +78,15 @@ def command(typed: type, place: str) -> Callable[..., None]:
     def call(as_json: bool, **given: Any) -> None:
         def work() -> CommandResult:
             module, _, name = place.partition(".")
-            answer: CommandResult = getattr(import_module(f"simulator.cli.{module}"), name)(typed(**given))
-            return answer
+            result: CommandResult = getattr(import_module(f"simulator.cli.{module}"), name)(typed(**given))
+            return result
 
         try:
-            answer = in_json(work) if as_json else work()
+            result = in_json(work) if as_json else work()
         except SystemExit as error:  # no code of ours ends the program from inside a command
             raise RunError(f"code that was allowed to run called sys.exit({error.code!r})") from None
-        if answer.error is not None:
-            raise answer.error
+        if result.error is not None:
+            raise result.error
 
     call.__doc__ = typed.__doc__
     vars(call)["__signature__"] = Signature(parameters)

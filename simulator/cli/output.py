@@ -35,18 +35,18 @@ class CommandResult:
 
 
 def in_json(work: Callable[[], CommandResult]) -> CommandResult:
-    """Do the work of a command, print its answer as JSON and return it. Print an error as JSON too, and raise it."""
+    """Do the work of a command, print its result as JSON and return it. Print an error as JSON too, and raise it."""
     people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
-            answer = work()
+            result = work()
     except Exception as error:
         known = isinstance(error, InputError | RunError)
         foreseen = str(error) if known else no_path(error) or refused_file(error)
         print_json({"error": foreseen or f"unexpected {blamed_error(error)}"})
         raise
-    print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
-    return answer
+    print_json(result.data | ({"error": str(result.error)} if result.error is not None else {}))
+    return result
 
 
 def records(frame: Any) -> list[dict[str, Any]]:

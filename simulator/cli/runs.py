@@ -47,8 +47,8 @@ def _run(
     except CellsFailed as error:
         if Run(plan.run_dir).leakage.empty:
             raise
-        answer = finish(plan.run_dir, plan.scenario.output.figures, options)  # of what is over
-        return CommandResult(answer.data, error)
+        result = finish(plan.run_dir, plan.scenario.output.figures, options)  # of what is over
+        return CommandResult(result.data, error)
     return finish(plan.run_dir, plan.scenario.output.figures, options)
 
 
@@ -56,6 +56,6 @@ def report(typed: ReportCommand) -> CommandResult:
     leakage = Run(typed.run_dir).leakage
     known = {str(value) for name in PLACES for value in leakage[name].unique()}
     finish = finish_benchmark if (typed.run_dir / TABLE).exists() else finish_run
-    answer = finish(typed.run_dir, True, ReportOptions(typed.show_all, parse_limits(typed.fail_above, known)))
-    told = isinstance(answer.error, NoResult | RowsWithoutResult)  # by the run
-    return CommandResult(answer.data, None if told else answer.error)
+    result = finish(typed.run_dir, True, ReportOptions(typed.show_all, parse_limits(typed.fail_above, known)))
+    told = isinstance(result.error, NoResult | RowsWithoutResult)  # by the run
+    return CommandResult(result.data, None if told else result.error)

@@ -135,7 +135,7 @@ Distilled = Callable[[Sequence[int]], Tensor | None]
 
 
 class JobOutput(NamedTuple):
-    """The answer of a worker.
+    """What a worker returns.
 
     files: to be written, by their paths below the cell's folder.
     """
