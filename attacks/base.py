@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor
 
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, counted
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.normalization import Normalization, Pictures
 from attacks.interface.observation import Observation
@@ -117,7 +117,7 @@ class Reconstruction:
         inferred = "" if self.num_inferred is None else f", {self.num_inferred} private ones inferred"
         span = f", residuals {self.residual.min():.2g} to {self.residual.max():.2g}" if len(self.images) else ""
         size = " × ".join(map(str, self.images.shape[1:]))
-        images = f"{len(self.images)} image{'' if len(self.images) == 1 else 's'}"
+        images = counted(len(self.images), "image")
         return f"{images} of {size}{held}{inferred}{span}, {self.seconds:.1f} s"
 
     def ranked(self) -> "Reconstruction":

@@ -47,7 +47,7 @@ def train(message: Message, context: Context) -> Message:
         with contextlib.ExitStack() as limits:
             if isinstance(seconds, int | float):
                 once_more = limits.enter_context(last_resort(seconds + LAST_RESORT))
-                limits.enter_context(time_limit(seconds, alive=once_more))
+                limits.enter_context(time_limit(seconds, heartbeat=once_more))
             return Message(content=trained(message, context), reply_to=message)
     except OutOfTime:
         return Message(Error(OUT_OF_TIME, "out of time"), reply_to=message)

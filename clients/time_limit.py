@@ -34,11 +34,11 @@ class OutOfTime(TimeoutError):
 
 @contextlib.contextmanager
 def time_limit(
-    seconds: float, error: type[BaseException] = OutOfTime, alive: Callable[[], None] = lambda: None
+    seconds: float, error: type[BaseException] = OutOfTime, heartbeat: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Raise `error` inside the block after so many processor seconds, or after as many by the clock in which it hardly
-    computes; only a process's main thread can be interrupted. alive: called every so many seconds in which the block
-    did compute, between two lines of its code."""
+    computes; only a process's main thread can be interrupted. heartbeat: called every so many seconds in which the
+    block did compute, between two lines of its code."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -59,7 +59,7 @@ def time_limit(
             if now - used < HANGING * seconds:
                 end("it waits and does not compute")
             used, next_look = now, time.monotonic() + seconds
-            alive()
+            heartbeat()
         set_timer(left)
 
     def set_timer(left: float) -> None:

@@ -7,12 +7,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulator.cli.finish import no_result, without_result
-from simulator.errors import InputError, RunError
 from simulator.reports.page.pages import write_report
 from simulator.run.display import Display
 from simulator.run.federation import run_federation, wait_for_nodes
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import claimed, needs_run
+from simulator.run_errors import InputError, RunError
 from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 

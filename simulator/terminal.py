@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.text import Text
 
-from simulator.errors import printable
+from simulator.run_errors import printable
 
 
 class Terminal(Console):

@@ -25,8 +25,8 @@ LAYERS = {  # folders and files directly below a package, lowest first: each may
     "gradient_matching ntk kkt span library",
     "clients": "time_limit bounds batch_norm config training data models distillation defenses chain local_update "
     "client_app",
-    "simulator": "errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools paper "
-    "cli server_app",
+    "simulator": "run_errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools "
+    "paper cli server_app",
 }
 NO_VERBS = (
     "A All An At Both By Each Every For From How If In Indices Images Of On One Only Points Rows The Their These This "

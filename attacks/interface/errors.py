@@ -37,3 +37,8 @@ def one_line(said: object, most: int = LONGEST) -> str:
     words = " ".join(ESCAPES.sub("", str(said)[: 20 * most]).split())
     line = "".join(sign for sign in words if sign.isprintable())
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def counted(count: float, noun: str) -> str:
+    """Return a number with its noun: "1 image", "2 images"."""
+    return f"{count:.0f} {noun}{'' if count == 1 else 's'}"

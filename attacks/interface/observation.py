@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from attacks.interface.errors import InputError, did_you_mean
+from attacks.interface.errors import InputError, counted, did_you_mean
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WAYS = ("sent", "returned")  # the checkpoints of a pair
@@ -117,7 +117,7 @@ class Observation:
         sizes = [self.model.get_parameter(name).numel() for name in self.trainable]
         network = f"{type(self.model).__name__} with {sum(sizes):,} trained parameters in {len(sizes)} tensors"
         shape = " × ".join(map(str, self.input_shape))
-        pairs = f"{len(self.pairs)} pair{'' if len(self.pairs) == 1 else 's'} of checkpoints"
+        pairs = f"{counted(len(self.pairs), 'pair')} of checkpoints"
         seen = f"round {self.round}, {owner(self.client)}, {self.threat_model}"
         return f"Observation({pairs} of a {network}, inputs {shape}; {seen})"
 

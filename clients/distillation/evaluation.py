@@ -22,7 +22,7 @@ from attacks.kernel.empirical import empirical_ntk_blocks, kernel_duals, kernel_
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.networks.probing import outputs_at
 from clients.config import TrainingConfig
-from clients.distillation.distill import Kernel
+from clients.distillation.methods import Kernel
 from clients.training import accuracy, train
 
 KernelName = Literal["limit", "authors", "width_matched"]

@@ -31,14 +31,11 @@ def defense_facts(cell: Cell, data: FederatedData, view: View, clients: Sequence
     return scenario.defense_facts(ObservedUpdate(cell.client_config(use_gpu=False), view.adversary, sizes, shares))
 
 
-def grant(
-    scenario: Scenario, data: FederatedData, clients: Sequence[int], facts: dict[str, Any] | None = None
-) -> Knowledge:
+def grant(scenario: Scenario, data: FederatedData, clients: Sequence[int], facts: dict[str, Any]) -> Knowledge:
     """Return the knowledge about the private set of `clients` together. A field set to true has its true value; any
-    other value is the adversary's belief, right or wrong. facts: on the defenses, default those for every observation.
-    """
+    other value is the adversary's belief, right or wrong. facts: on the defenses, as of `defense_facts`."""
     wanted = scenario.adversary.knowledge
-    truth = _truth(scenario, data, clients, set(wanted)) | (scenario.defense_facts() if facts is None else facts)
+    truth = _truth(scenario, data, clients, set(wanted)) | facts
     if wanted.get("batches") is True:
         raise InputError("adversary.knowledge.batches is true: every round has its own order; give lists of indices")
     for name in (name for name, value in wanted.items() if value is True and name not in truth):

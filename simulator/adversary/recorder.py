@@ -8,7 +8,7 @@ from clients.data.partition import FederatedData
 from clients.defenses.guarantee import Guarantee, worst
 from simulator.adversary.grant import defense_facts, grant
 from simulator.adversary.reply import ClientReply
-from simulator.evaluation.job import Job, JobResult, Setting, lost
+from simulator.evaluation.job import Job, JobResult, JobSettings, empty_result
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_writer import ObservationWriter, Retention
 from simulator.results.storage import CellStore, client_name, global_name
@@ -110,10 +110,10 @@ class CellRecorder:
         return recorded, grant(self.cell.scenario, self.data, seen.clients, facts)
 
     def _jobs(self, key: ObservationKey, view: View, of: str = "") -> list[Job]:
-        attacks, setting = self.cell.scenario.attacks_by(view.adversary), Setting.of(self.cell)
-        return [Job(setting, self.store.root, key, attack, of) for attack in attacks]
+        attacks, settings = self.cell.scenario.attacks_by(view.adversary), JobSettings.of(self.cell)
+        return [Job(settings, self.store.root, key, attack, of) for attack in attacks]
 
     def _note(self, key: ObservationKey, view: View, status: str, detail: str) -> None:
         """Give every attack on a single client a row that says why it does not run."""
         for job in self._jobs(key, view):
-            self.note(job, lost(job, detail, status, num_private=self.data.client_sizes[key.client]))
+            self.note(job, empty_result(job, detail, status, num_private=self.data.client_sizes[key.client]))

@@ -23,9 +23,9 @@ from attacks.interface.observation import State
 from clients.client_app import OUT_OF_TIME
 from clients.defenses.guarantee import Guarantee, from_json
 from simulator.adversary.statistics import ARRAYS
-from simulator.errors import RunError
 from simulator.results.columns import is_number
 from simulator.results.privacy import privacy_columns
+from simulator.run_errors import RunError
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import WEIGHT
 
@@ -42,27 +42,23 @@ class BadReply(Exception):
 
 @dataclass(frozen=True)
 class ClientReply:
-    """The reply of a client in a round, read and checked."""
+    """The reply of a client in a round, read and checked.
+
+    status: ok, failed or timeout.
+    detail: the reason, unless the status is ok.
+    message: the part of the reply that a strategy may see; None unless the status is ok.
+    reported: columns of the clients table, as far as they can be read.
+    guarantees: of differential privacy, after this round.
+    distilled: the images (M, C, H, W) in [0, 1] that the client trained on instead of its own: for the scorer.
+    """
 
     client: int
-
     status: str
-    """ok, failed or timeout."""
-
     detail: str
-    """The reason, unless the status is ok."""
-
     message: Message | None = None
-    """The part of the reply that a strategy may see; None unless the status is ok."""
-
     reported: dict[str, Any] = field(default_factory=dict)
-    """Columns of the clients table, as far as they can be read."""
-
     guarantees: tuple[Guarantee, ...] = ()
-    """Of differential privacy, after this round."""
-
     distilled: Tensor | None = None
-    """The images (M, C, H, W) in [0, 1] that the client trained on instead of its own: for the scorer."""
 
     @classmethod
     def of(cls, client: int, message: Message | None, sent: Mapping[str, Array], timeout: float) -> "ClientReply":

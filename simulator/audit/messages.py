@@ -71,43 +71,40 @@ Arrays = dict[str, Array]  # of a checkpoint, by name; strategies replace arrays
 
 @dataclass(frozen=True)
 class Reply:
-    """A checkpoint that came back."""
+    """A checkpoint that came back.
+
+    images: the number of images that the client says it trained on.
+    name: the client's own name for itself.
+    """
 
     node: int
-
     arrays: Arrays
-
     images: int | None
-    """The number of images that the client says it trained on."""
-
     name: str | int | None
-    """The client's own name for itself."""
 
 
 @dataclass
 class ServerRound:
-    """A round as the server saw it, in Flower's arrays."""
+    """A round as the server saw it, in Flower's arrays.
+
+    sent: the global checkpoint before the round.
+    to: by node, the checkpoint that it was sent.
+    final: the global checkpoint after the round, None if the strategy made none.
+    """
 
     server_round: int
-
     sent: Arrays
-    """The global checkpoint before the round."""
-
     to: dict[int, Arrays] = field(default_factory=dict)
-    """By node, the checkpoint that it was sent."""
-
     replies: list[Reply] = field(default_factory=list)
-
     final: Arrays | None = None
-    """The global checkpoint after the round, None if the strategy made none."""
 
 
 class MessageReader:
     """Reads messages by the keys of a strategy, or else by similarity. A message that cannot be read is a problem."""
 
     def __init__(self, strategy: Strategy, problems: Problems):
-        self.arrays = setting(strategy, "arrayrecord_key", "arrays")
-        self.images = setting(strategy, "weighted_by_key", WEIGHT)
+        self.arrays = attribute_of(strategy, "arrayrecord_key", "arrays")
+        self.images = attribute_of(strategy, "weighted_by_key", WEIGHT)
         self.problems = problems
 
     def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> ServerRound:
@@ -164,7 +161,7 @@ def _name(message: Message) -> str | int | None:
     return next((value for value in (*metrics, *configs) if isinstance(value, str | int)), None)
 
 
-def setting(strategy: Strategy, name: str, default: str) -> str:
+def attribute_of(strategy: Strategy, name: str, default: str) -> str:
     """Return an attribute of a strategy, or of the one that it wraps."""
     inner: object = strategy
     while inner is not None:

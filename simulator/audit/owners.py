@@ -70,11 +70,8 @@ class AuditTruth:
     without: tuple[int, ...] = ()
 
     def truth(self, attacked: Attacked) -> Truth | str:
-        files, notes = read_truth(self.path, self.shape), []
-        count, with_images = (
-            self._count(attacked),
-            [one for one in attacked.recorded.clients if one not in self.without],
-        )
+        files, notes, count = read_truth(self.path, self.shape), [], self._count(attacked)
+        with_images = [one for one in attacked.recorded.clients if one not in self.without]
         if not with_images:
             return NO_IMAGES
         if self.owners is None:

@@ -34,7 +34,7 @@ from simulator.audit.owners import (
 from simulator.audit.recording import Recording
 from simulator.evaluation.candidate_images import AuditCandidates, check_candidates
 from simulator.evaluation.image_files import Shape, read_images, read_truth
-from simulator.evaluation.job import Setting
+from simulator.evaluation.job import JobSettings
 from simulator.results.disk import contents_digest
 from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.results.storage import make_knowledge
@@ -160,7 +160,7 @@ class AuditPlan:
         plan = cls(options, recording, model, attacks, keys, out)
         plan.knowledge(keys[0])
         plan.observation(keys[0])
-        plan.setting()  # owners that do not fit are refused before anything is written
+        plan.settings()  # owners that do not fit are refused before anything is written
         return plan
 
     @cached_property
@@ -243,10 +243,10 @@ class AuditPlan:
         doubts = [doubt_trained(seen), f"{owner(seen.client)}: {SWAPPED}" if swapped else ""]
         return [f"round {seen.round}, {doubt}" for doubt in doubts if doubt]
 
-    def setting(self, timeout: float = TIMEOUT) -> Setting:
-        """Return the setting of all jobs. timeout: processor seconds that an attack may take."""
+    def settings(self, timeout: float = TIMEOUT) -> JobSettings:
+        """Return the settings of all jobs. timeout: processor seconds that an attack may take."""
         truth, seed = self.truth, self.options.seed
-        return Setting(truth, seed=seed, timeout=timeout, candidates=self.candidates(truth), limit="--timeout")
+        return JobSettings(truth, seed=seed, timeout=timeout, candidates=self.candidates(truth), limit="--timeout")
 
     def candidates(self, truth: AuditTruth | None) -> AuditCandidates | None:
         """Return the candidates: those given, else a truth without owners. It needs public images beside it, and then

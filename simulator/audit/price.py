@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from attacks import InputError
+from attacks.interface.errors import counted
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
-from simulator.errors import one_line_error
 from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,
@@ -25,6 +25,7 @@ from simulator.evaluation.attack_run import (
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey, owner
+from simulator.run_errors import one_line_error
 
 BESIDE = 5.0  # processor seconds that this process takes to load, and to make the page
 LEAST_MINUTES = (BESIDE + 1.0) / 60  # leave an attack a second
@@ -112,7 +113,7 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     views = pd.Series([key.threat_model for key in keys]).value_counts(sort=False)
     often = Counter(job.attack.label for job in jobs)
     yield (
-        f"{_many(len(keys), 'update')} of {_many(len({key.round for key in keys}), 'round')} "
+        f"{counted(len(keys), 'update')} of {counted(len({key.round for key in keys}), 'round')} "
         f"({', '.join(f'{count} {view}' for view, count in views.items())}): "
         f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}"
     )
@@ -120,7 +121,7 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     each, failed = _measured(plan, counts, keys)
     yield from failed
     begun = work_seconds()
-    if (source := jobs[0].setting.candidates) is not None:
+    if (source := jobs[0].settings.candidates) is not None:
         tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
     parameters = sum(parameter.numel() for parameter in plan.model.parameters())
     of_a_row = work_seconds() - begun + SCORE[0] + SCORE[1] * parameters
@@ -137,7 +138,7 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     single = f" ({', '.join(prices)} each)" if prices else ""
     unsure = or_more(slow) if slow else ", or more" if failed else ""
     yield (
-        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {_many(cores, 'idle core')}"
+        f"cost: about {clock(here + shared)} of processor time, {clock(idle)} on {counted(cores, 'idle core')}"
         f"{single}{unsure}"
     )
     if minutes and (unsure or idle > 60 * minutes):
@@ -161,10 +162,6 @@ def _measured(
                 whose, why = f"{seen[0]}, {owner(key.client)}", one_line_error(error)
                 failed.append(f"{one.label} ({whose}): price not measured: it failed: {why}")
     return each, failed
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:

@@ -34,7 +34,7 @@ from clients.models.checkpoint import read_checkpoint
 from simulator.adversary.statistics import Aggregate, Wrapped
 from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
 from simulator.audit.recording import CONTENTS
-from simulator.audit.writer import Kept, RecordingWriter
+from simulator.audit.writer import RecordingWriter, RetentionPolicy
 
 NOT_RECORDED = "a round could not be recorded"
 
@@ -42,7 +42,7 @@ NOT_RECORDED = "a round could not be recorded"
 class MessageRecorder:
     """Does the work of `Record`: reads messages in the federation's thread, and writes files in another one."""
 
-    def __init__(self, strategy: Strategy, path: Path, kept: Kept):
+    def __init__(self, strategy: Strategy, path: Path, kept: RetentionPolicy):
         self.problems = Problems()
         self.reader = MessageReader(strategy, self.problems)
         self.writer = RecordingWriter(path, type(strategy).__name__, kept, self.problems)
@@ -113,7 +113,7 @@ class Record(Wrapped):
         if clients is not None and not all(isinstance(client, int) and client >= 0 for client in clients):
             raise InputError(f"Record: clients is {clients}, it has to hold numbers from 0")
         super().__init__(strategy)
-        kept = Kept(keep_rounds, None if clients is None else frozenset(clients), int(keep_free * 1e9))
+        kept = RetentionPolicy(keep_rounds, None if clients is None else frozenset(clients), int(keep_free * 1e9))
         self.recorder = MessageRecorder(strategy, Path(path), kept)
         self.own_configure_train, self.own_aggregate_train = strategy.configure_train, strategy.aggregate_train
 
@@ -189,7 +189,7 @@ def recording_of(folder: Path) -> Path:
         to = {nodes[file.stem]: sent[number] for file in replies}
         back = [Reply(nodes[file.stem], _arrays(file), counts.get(file.stem), file.stem) for file in replies]
         seen.append(ServerRound(number, sent[number], to, back, final))
-    writer = RecordingWriter(place, "unknown", Kept(free=0), problems)
+    writer = RecordingWriter(place, "unknown", RetentionPolicy(free=0), problems)
     try:
         for one in seen:
             writer.write(one)

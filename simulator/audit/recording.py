@@ -32,44 +32,42 @@ class _Part(BaseModel):
 
 
 class SeenClient(_Part):
-    """A client as the server knows it."""
+    """A client as the server knows it.
+
+    node: its node id.
+    name: what it called itself in a reply, None if nothing.
+    """
 
     node: int
-    """Its node id."""
-
     name: str | int | None = None
-    """What it called itself in a reply, None if nothing."""
 
 
 class RecordedRound(_Part):
-    """A round that is kept."""
+    """A round that is kept.
+
+    clients: the clients whose checkpoint is kept.
+    images: the number of images that a client said it trained on.
+    """
 
     round: int
-
     clients: tuple[int, ...]
-    """The clients whose checkpoint is kept."""
-
     images: dict[int, int] = {}
-    """The number of images that a client said it trained on."""
 
 
 class RecordingContents(_Part):
-    """The content of `recording.json`."""
+    """The content of `recording.json`.
+
+    fedspill: the version that wrote it.
+    clients: by the number that files and tables have for a client, in the order in which clients were first seen.
+    problems: what could not be written down, and why.
+    """
 
     format: int = FORMAT
-
     fedspill: str = Field(default_factory=partial(version, "fedspill"))
-    """The version that wrote it."""
-
     strategy: str
-
     clients: dict[int, SeenClient]
-    """By the number that files and tables have for a client, in the order in which clients were first seen."""
-
     rounds: tuple[RecordedRound, ...]
-
     problems: tuple[str, ...] = ()
-    """What could not be written down, and why."""
 
 
 class Recording(CellStore):

@@ -24,13 +24,13 @@ from simulator.audit import MINUTES, TIMEOUT
 from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
 from simulator.audit.recording import CONTENTS, Recording
-from simulator.errors import one_line_error
 from simulator.evaluation.image_files import Shape
-from simulator.evaluation.job import Job, JobResult, lost, run_job
-from simulator.results.ledger import JOURNAL, Ledger, inspect, out_of_time
+from simulator.evaluation.job import Job, JobResult, empty_result, run_job
+from simulator.results.ledger import JOURNAL, Ledger, out_of_time, read_journal
 from simulator.results.storage import CellStore
 from simulator.run.display import Display
 from simulator.run.run_folder import TABLE_FILES, claimed_folder, is_free, surroundings
+from simulator.run_errors import one_line_error
 from simulator.rundir.run import AUDIT, Run, read_description
 from simulator.scenario.sections import EngineConfig
 
@@ -121,7 +121,7 @@ def is_finished(folder: Path, digest: str) -> bool:
     Raise InputError if something else is there."""
     if is_free(folder, AUDIT, digest, "audit", "audit"):
         return False
-    jobs, found = read_description(folder / AUDIT).get(JOBS), inspect(folder / JOURNAL)
+    jobs, found = read_description(folder / AUDIT).get(JOBS), read_journal(folder / JOURNAL)
     complete = jobs == len(found.done) and not out_of_time(found)
     return complete and all((folder / name).exists() for name in TABLE_FILES)
 
@@ -175,10 +175,10 @@ def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     """Write the observations, and return a job for each of them and each attack, one attack after the other."""
     store, shape = CellStore(plan.out), plan.options.shape
     store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
-    setting = plan.setting(timeout)
+    settings = plan.settings(timeout)
     for key in plan.keys:
         store.save_observation(plan.recording.recorded(key), plan.knowledge(key), plan.recording.checkpoints)
-    jobs = [Job(setting, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
+    jobs = [Job(settings, plan.out, key, attack) for key in plan.keys for attack in plan.attacks]
     return sorted(jobs, key=lambda job: plan.attacks.index(job.attack))
 
 
@@ -194,7 +194,7 @@ def _results(
             blank = Observation(plan.model, ((start, start),), plan.options.shape)
             job.attack.make().check(blank, plan.knowledge(job.key))
         except InputError as error:
-            yield job, lost(job, str(error), "skipped")
+            yield job, empty_result(job, str(error), "skipped")
             continue
         except Exception:  # the job raises it again, and makes a row of it
             pass
@@ -202,7 +202,7 @@ def _results(
     if workers == 1 or len(able) <= 1:
         while able:
             job, begun = able.popleft(), time.monotonic()
-            yield job, _within(left, job) if left.fits(job) else lost(job, REST, "skipped")
+            yield job, _within(left, job) if left.fits(job) else empty_result(job, REST, "skipped")
             left.took(job, time.monotonic() - begun)
         return
     with _dispatcher(workers) as dispatcher:
@@ -212,9 +212,9 @@ def _results(
 def _within(left: TimeLeft, job: Job) -> JobResult:
     """Do a job in this process, in no more processor seconds than are left."""
     seconds = min(job.timeout, max(1.0, left.idle_seconds))
-    result = run_job(replace(job, setting=replace(job.setting, timeout=seconds)))
+    result = run_job(replace(job, settings=replace(job.settings, timeout=seconds)))
     cut = seconds < job.timeout and result.leakage[0]["status"] == "timeout"
-    return lost(job, REST, "skipped") if cut else result
+    return empty_result(job, REST, "skipped") if cut else result
 
 
 def _of_workers(
@@ -229,7 +229,7 @@ def _of_workers(
                 begun[job.name] = time.monotonic()
                 dispatcher.submit(job)
             else:
-                yield job, lost(job, REST, "skipped")
+                yield job, empty_result(job, REST, "skipped")
         for job, result in dispatcher.collect(timeout=0.5):
             seconds = time.monotonic() - begun[job.name]
             if line := left.of_the_rest(job, seconds, jobs, dispatcher.at_a_time):
@@ -238,7 +238,7 @@ def _of_workers(
             yield job, result
         display.attacks_running(dispatcher.shares())
     for job in (*dispatcher.pending, *jobs):
-        yield job, lost(job, REST, "skipped")
+        yield job, empty_result(job, REST, "skipped")
 
 
 @contextlib.contextmanager

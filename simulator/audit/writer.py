@@ -86,6 +86,35 @@ HISTORY = {view.source: view for view in VIEWS if view.all_rounds}
 NOT_WRITTEN = "a checkpoint could not be written down"
 
 
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """The part of a federation that is kept.
+
+    rounds: how many of the last rounds, None for all.
+    clients: the numbers of the clients, None for all.
+    free: bytes of the disk that have to stay free.
+    """
+
+    rounds: int | None = None
+    clients: frozenset[int] | None = None
+    free: int = 10**9
+
+
+@dataclass
+class SavedRound:
+    """The checkpoint files of a round.
+
+    initial: by client, the file of what it was sent; `ALL`: of the global checkpoint.
+    returned: by client, the file of what it returned.
+    final: the file of the global checkpoint after it.
+    """
+
+    number: int
+    initial: dict[int, str] = field(default_factory=dict)
+    returned: dict[int, str] = field(default_factory=dict)
+    final: str | None = None
+
+
 class RecordedViews:
     """The observations of the rounds that are kept.
 
@@ -99,12 +128,14 @@ class RecordedViews:
         """By client, the number of images that it reported last."""
         self.histories: dict[Series, ObservationKey] = {}
 
-    def write(self, number: int, ended: Sequence[Series], present: Sequence[int]) -> None:
-        """Write the observations of a round. ended: the series that have it. present: all clients of the round."""
-        for series in ended:
+    def write(self, saved: SavedRound, present: tuple[int, ...]) -> None:
+        """Write the observations of a round. present: the clients that replied."""
+        returned = {client: (saved.initial[client], name) for client, name in sorted(saved.returned.items())}
+        of_all = {} if saved.final is None else {CheckpointSource.GLOBAL: (saved.initial[ALL], saved.final)}
+        for series in self.observations.extend(saved.number, returned, of_all, present):
             for view in OF_ONE_ROUND:
                 if view.source is series[0]:
-                    self.observations.write(ObservationKey(number, series[1], view.threat_model), view, present)
+                    self.observations.write(ObservationKey(saved.number, series[1], view.threat_model), view, present)
             self._write_history(series)
 
     def forget_before(self, first: int) -> None:
@@ -135,37 +166,10 @@ class RecordedViews:
         self.observations.store.observation_path(key).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The part of a federation that is kept."""
-
-    rounds: int | None = None
-    """How many of the last rounds, None for all."""
-
-    clients: frozenset[int] | None = None
-    """The numbers of the clients, None for all."""
-
-    free: int = 10**9
-    """Bytes of the disk that have to stay free."""
-
-
-@dataclass
-class SavedRound:
-    """The checkpoint files of a round."""
-
-    number: int
-
-    initial: dict[int, str] = field(default_factory=dict)
-    """By client, the file of what it was sent; `ALL`: of the global checkpoint."""
-
-    returned: dict[int, str] = field(default_factory=dict)
-    """By client, the file of what it returned."""
-
-
 class RecordingWriter:
     """A recording under way. A file that cannot be written becomes a problem, and the rest is written all the same."""
 
-    def __init__(self, path: Path, strategy: str, kept: Kept, problems: Problems):
+    def __init__(self, path: Path, strategy: str, kept: RetentionPolicy, problems: Problems):
         """strategy: its name. Make nothing yet; raise InputError if the folder holds something else than a recording,
         an earlier one that cannot be renamed, or one that is under way."""
         self.path = Path(os.path.realpath(path))  # a link that moves away leaves the folder where it was
@@ -246,15 +250,14 @@ class RecordingWriter:
                 if client in saved.initial and self._keeps(client):
                     name = self.store.save_client(saved.number, client, self._state(reply.arrays))
                     saved.returned[client] = self.retention.note(name, saved.number)
-        final = None
         if seen.final is not None:
             with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, the global one after it"):
                 # the next round starts from it
-                final = self.retention.note(self._save_global(saved.number, seen.final), saved.number + 1)
+                saved.final = self.retention.note(self._save_global(saved.number, seen.final), saved.number + 1)
         images = {self.numbers[reply.node]: reply.images for reply in seen.replies if reply.images is not None}
         clients = tuple(sorted(saved.returned))
         self.rounds.append(RecordedRound(round=saved.number, clients=clients, images=dict(sorted(images.items()))))
-        self._observe(saved, final, tuple(sorted(self.numbers[reply.node] for reply in seen.replies)))
+        self.views.write(saved, tuple(sorted(self.numbers[reply.node] for reply in seen.replies)))
         if self.kept.rounds is not None and len(self.rounds) > self.kept.rounds:
             self.rounds = self.rounds[-self.kept.rounds :]
             self.views.forget_before(self.rounds[0].round)
@@ -283,14 +286,6 @@ class RecordingWriter:
             left = f"less than {self.kept.free / 1e9:g} GB (keep_free) would stay free"
             raise OSError(errno.ENOSPC, left, str(self.store.checkpoints))
         return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
-
-    def _observe(self, saved: SavedRound, final: str | None, present: tuple[int, ...]) -> None:
-        """Write the observations of a round. final: the file of the checkpoint after it, or None. present: the clients
-        that replied."""
-        returned = {client: (saved.initial[client], name) for client, name in sorted(saved.returned.items())}
-        of_all = {} if final is None else {CheckpointSource.GLOBAL: (saved.initial[ALL], final)}
-        ended = self.views.observations.extend(saved.number, returned, of_all, present)
-        self.views.write(saved.number, ended, present)
 
     def _contents(self) -> RecordingContents:
         rounds, problems = tuple(self.rounds), self.problems.lines()

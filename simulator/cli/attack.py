@@ -6,16 +6,16 @@ from attacks import ATTACKS, InputError
 from attacks.update.spectrum import infer_image_count
 from simulator.audit.plan import AuditOptions, doubt_trained
 from simulator.cli.commands import AttackCommand
-from simulator.cli.finish import Shown, finish_run
+from simulator.cli.finish import ReportOptions, finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
-from simulator.cli.output import Answer, out, show_warnings
+from simulator.cli.output import CommandResult, out, show_warnings
 from simulator.results.disk import check_out
 from simulator.results.formats import read_json
 from simulator.run.display import step_bar
 from simulator.tools.one_update import FACTS, Update, attack_update, check_replaceable, update_of_pair, update_of_run
 
 
-def attack(typed: AttackCommand) -> Answer:
+def attack(typed: AttackCommand) -> CommandResult:
     if not typed.name:
         raise InputError(f"which attack? Give --attack {', '.join(ATTACKS.known())}, or FILE.py:CLASS")
     if (folder := typed.out_dir) is None:
@@ -39,10 +39,10 @@ def attack(typed: AttackCommand) -> Answer:
         guess = " (a guess)" if shown is not None and not shown.has_spectral_gap else ""
         more = f"{f', {held} held back' if held else ''}{'' if inferred is None else f', {inferred} inferred{guess}'}"
         out.print(f"{facts['num_reconstructed']} images{more}, {facts['seconds']:.1f} s: {folder}")
-    ended = finish_run(folder, figures=True, shown=Shown(typed.show_all))
+    ended = finish_run(folder, with_page=True, options=ReportOptions(typed.show_all))
     if error is not None:
         raise error
-    return Answer(facts | ended.data, ended.error)
+    return CommandResult(facts | ended.data, ended.error)
 
 
 def _update(typed: AttackCommand) -> Update:

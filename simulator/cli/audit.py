@@ -7,9 +7,9 @@ from simulator.audit import MINUTES
 from simulator.audit.price import describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.commands import AuditCommand
-from simulator.cli.finish import Shown, finish_run
+from simulator.cli.finish import ReportOptions, finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
-from simulator.cli.output import Answer, here, say
+from simulator.cli.output import CommandResult, here, say
 from simulator.reports.gate import parse_limits
 from simulator.run.display import interruptible, run_display
 from simulator.terminal import command_again
@@ -18,9 +18,9 @@ from simulator.terminal import command_again
 DEFAULT_NAMES, THREAT_MODELS = ("mean_image", "span", "ntk"), ("server", "observer", "history")
 
 
-def audit(typed: AuditCommand) -> Answer:
+def audit(typed: AuditCommand) -> CommandResult:
     named = {*typed.attacks, *DEFAULT_NAMES, *typed.threat_models, *THREAT_MODELS, "none"}
-    shown = Shown(typed.show_all, parse_limits(typed.fail_above, named, scored=typed.truth is not None))
+    options = ReportOptions(typed.show_all, parse_limits(typed.fail_above, named, scored=typed.truth is not None))
     until_done = typed.fail_above and typed.minutes is None  # a limit is about all rows
     minutes = 0.0 if until_done else MINUTES if typed.minutes is None else typed.minutes
     display = run_display()
@@ -40,8 +40,8 @@ def audit(typed: AuditCommand) -> Answer:
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
     if finished:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
-    answer = finish_run(run.path, figures=not finished, shown=shown)
+    result = finish_run(run.path, with_page=not finished, options=options)
     if rest := describe_rest(run.leakage, typed.workers):
         again = re.sub(r" --minutes[ =]\S+", "", command_again())
         say(f"{rest}. They go on with:\n  {again} --minutes 0")
-    return answer
+    return result

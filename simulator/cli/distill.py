@@ -2,13 +2,13 @@
 
 from clients.distillation import DistillOptions
 from simulator.cli.commands import DistillCommand
-from simulator.cli.output import Answer, say
+from simulator.cli.output import CommandResult, say
 from simulator.results.disk import check_out
 from simulator.run.display import step_bar
 from simulator.tools.distillation import Owner, accuracy_lines, distill_scenario, run_distillation
 
 
-def distill(typed: DistillCommand) -> Answer:
+def distill(typed: DistillCommand) -> CommandResult:
     check_out(typed.out_dir)
     owner = Owner.of(distill_scenario(typed.overrides, typed.train, typed.seed))
     kernel = owner.kernel_named(typed.kernel)
@@ -18,4 +18,4 @@ def distill(typed: DistillCommand) -> Answer:
     for line in accuracy_lines(facts):
         say(line)
     say(f"written: {typed.out_dir / 'distill.json'}")
-    return Answer(facts)
+    return CommandResult(facts)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.cli.output import Answer, draw, here, out, records, say
-from simulator.errors import DiskError, NoResult, RowsWithoutResult, RunError
+from simulator.cli.output import CommandResult, draw, here, out, records, say
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import advice, benchmark_verdict, untrained
 from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
 from simulator.reports.verdict import Verdict, verdict
+from simulator.run_errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.rundir.exposure_rows import are_told
 from simulator.rundir.run import Run
 from simulator.terminal import print_error
@@ -26,10 +26,10 @@ AGAIN = (
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The part of a table that is shown.
+class ReportOptions:
+    """What of a report is shown, and what fails on it.
 
-    show_all: whether every row and caveat is.
+    show_all: whether every row and caveat is shown.
     limits: of --fail-above.
     """
 
@@ -37,27 +37,27 @@ class Shown:
     limits: Sequence[Limit] = ()
 
 
-def finish_run(run_dir: Path, figures: bool, shown: Shown = Shown()) -> Answer:
+def finish_run(run_dir: Path, with_page: bool, options: ReportOptions) -> CommandResult:
     """Draw, write the page, print the verdict and the table, and hold the limits against it."""
-    if figures:
+    if with_page:
         from simulator.reports.page.pages import write_report  # Matplotlib: 0.5 s that a run just read does without
 
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
     costs = tables.utility_of(found) if found.leakage.defense.nunique() > 1 else None
-    return answer_of(found.leakage, found.swept, run_dir, shown, found.stopped, costs)
+    return show_leakage(found.leakage, found.swept, run_dir, options, found.stopped, costs)
 
 
-def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
+def finish_benchmark(run_dir: Path, with_page: bool, options: ReportOptions) -> CommandResult:
     """Write the tables of a benchmark, and print them and the verdict."""
     record = Run(run_dir)
     table = write_benchmark(record)
     equal = write_equal_utility(record, table)
-    if figures:
+    if with_page:
         from simulator.reports.page.pages import write_benchmark_report  # likewise
 
         draw(lambda: write_benchmark_report(record, table, equal, print_error))
-    data = {"run": str(run_dir), **show_verdict(benchmark_verdict(record, table), shown)}
+    data = {"run": str(run_dir), **show_verdict(benchmark_verdict(record, table), options)}
     out.print(tables.in_letters(tables.defenses_grid(table), out.width), "")
     for line in (tables.BENCHMARK_LEGEND, *tables.untested(table)):
         out.print(line)
@@ -68,28 +68,28 @@ def finish_benchmark(run_dir: Path, figures: bool, shown: Shown) -> Answer:
     data |= {"advice": advice(table, untrained(record.utility))}
     for line in data["advice"][:1]:
         say(line)
-    return Answer(data, error_of(record.leakage, shown.limits))
+    return CommandResult(data, error_of(record.leakage, options.limits))
 
 
-def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], shown: Shown = Shown()) -> Answer:
+def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], options: ReportOptions) -> CommandResult:
     """Print the tables of a run that the disk did not take: the screen needs no disk."""
     if error.tables is None or error.tables["leakage"].empty:
-        return Answer({"run": str(run_dir)}, error)
-    return Answer(answer_of(error.tables["leakage"], swept, run_dir, shown).data, error)
+        return CommandResult({"run": str(run_dir)}, error)
+    return CommandResult(show_leakage(error.tables["leakage"], swept, run_dir, options).data, error)
 
 
-def answer_of(
+def show_leakage(
     leakage: pd.DataFrame,
     swept: list[str],
     run_dir: Path,
-    shown: Shown,
+    options: ReportOptions,
     stopped: str = "",
     costs: tables.Grid | None = None,
-) -> Answer:
-    """Print a leakage table, the verdict first. The answer has the rows that are on the screen, with all columns.
+) -> CommandResult:
+    """Print a leakage table, the verdict first. The result has the rows that are on the screen, with all columns.
     stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
-    data = show_verdict(verdict(leakage, stopped), shown)
-    table = (full_table if shown.show_all else client_table)(leakage, swept, out.width)
+    data = show_verdict(verdict(leakage, stopped), options)
+    table = (full_table if options.show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
     if costs is not None and costs.rows:
         out.print(tables.in_letters(costs, out.width), "")
@@ -97,14 +97,14 @@ def answer_of(
         out.print(line)
     out.print(tables.legend((str(column.header) for column in table.columns), tables.is_blind(leakage)))
     files = show_files(run_dir, "leakage.csv")
-    rows = leakage if shown.show_all else worst_rows(leakage)
+    rows = leakage if options.show_all else worst_rows(leakage)
     data |= {"rows": records(rows), "files": files}
-    return Answer({"run": str(run_dir), **data}, error_of(leakage, shown.limits))
+    return CommandResult({"run": str(run_dir), **data}, error_of(leakage, options.limits))
 
 
-def show_verdict(found: Verdict, shown: Shown) -> dict[str, Any]:
-    """Print the verdict, and return its part of the answer."""
-    for line in [*verdict_lines(found, out.width, shown.show_all), ""]:
+def show_verdict(found: Verdict, options: ReportOptions) -> dict[str, Any]:
+    """Print the verdict, and return its part of the result."""
+    for line in [*verdict_lines(found, out.width, options.show_all), ""]:
         say(line)
     return {"verdict": found.as_json()}
 

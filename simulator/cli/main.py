@@ -14,8 +14,8 @@ import typer
 from attacks.interface.errors import InputError
 from simulator import gc_tuning
 from simulator.cli import commands
-from simulator.cli.output import Answer, in_json
-from simulator.errors import RunError, no_path, refused_file, unexpected
+from simulator.cli.output import CommandResult, in_json
+from simulator.run_errors import RunError, no_path, refused_file, unexpected
 from simulator.terminal import guard_warnings, outlets, print_error
 
 STACK = "FEDSPILL_STACK"  # set in the environment, an error that nobody foresaw is shown as Python does
@@ -76,17 +76,17 @@ def command(typed: type, place: str) -> Callable[..., None]:
     ]
 
     def call(as_json: bool, **given: Any) -> None:
-        def work() -> Answer:
+        def work() -> CommandResult:
             module, _, name = place.partition(".")
-            answer: Answer = getattr(import_module(f"simulator.cli.{module}"), name)(typed(**given))
-            return answer
+            result: CommandResult = getattr(import_module(f"simulator.cli.{module}"), name)(typed(**given))
+            return result
 
         try:
-            answer = in_json(work) if as_json else work()
+            result = in_json(work) if as_json else work()
         except SystemExit as error:  # no code of ours ends the program from inside a command
             raise RunError(f"code that was allowed to run called sys.exit({error.code!r})") from None
-        if answer.error is not None:
-            raise answer.error
+        if result.error is not None:
+            raise result.error
 
     call.__doc__ = typed.__doc__
     vars(call)["__signature__"] = Signature(parameters)

@@ -6,11 +6,12 @@ import torch
 from attacks import InputError
 from attacks.calibration import Calibrated
 from attacks.gradient_membership import tell_members
+from attacks.interface.errors import counted
 from attacks.scoring.images import Distinct
 from attacks.update.spectrum import infer_image_count
 from simulator.cli.commands import DiagnoseCommand, MemberCommand
 from simulator.cli.inputs import observe
-from simulator.cli.output import Answer, out, records, say, show_warnings
+from simulator.cli.output import CommandResult, out, records, say, show_warnings
 from simulator.evaluation import candidate_images
 from simulator.evaluation.image_files import read_truth
 from simulator.results.disk import check_out, make_out, write_atomically
@@ -18,7 +19,7 @@ from simulator.results.formats import read_json
 from simulator.tools import diagnosis
 
 
-def member(typed: MemberCommand) -> Answer:
+def member(typed: MemberCommand) -> CommandResult:
     check_out(typed.out_dir)
     given = {"candidates": typed.candidates, "public images": typed.public}
     files = [read_truth(path, None, name, typed.in_pixels) for name, path in given.items() if path is not None]
@@ -48,12 +49,12 @@ def member(typed: MemberCommand) -> Answer:
     guess = "" if clear or knowledge.num_private else " (a guess)"
     by = f"{found.num_private} private images{guess}" if found.num_private else "told by the gradients they would send"
     copies = f" ({len(once)} different)" if len(once) < len(residual) else ""
-    out.print(f"{len(residual)} candidate{'s' * (len(residual) != 1)}{copies}, {by}: {table}")
+    out.print(f"{counted(len(residual), 'candidate')}{copies}, {by}: {table}")
     facts = {"num_private": found.num_private, "warnings": warnings, "said": said}
-    return Answer({**facts, "candidates": records(pd.read_csv(table))})
+    return CommandResult({**facts, "candidates": records(pd.read_csv(table))})
 
 
-def diagnose(typed: DiagnoseCommand) -> Answer:
+def diagnose(typed: DiagnoseCommand) -> CommandResult:
     check_out(typed.out_dir)
     if typed.evaluator and (typed.run is None or typed.images is not None):
         raise InputError("--evaluator measures on the private images of a run: give --run and no --images")
@@ -80,4 +81,4 @@ def diagnose(typed: DiagnoseCommand) -> Answer:
     for line in said:
         say(line)
     say(f"written: {typed.out_dir / 'diagnose.json'}")
-    return Answer({**read_json(typed.out_dir / "diagnose.json"), "said": said})
+    return CommandResult({**read_json(typed.out_dir / "diagnose.json"), "said": said})

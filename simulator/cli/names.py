@@ -1,15 +1,16 @@
 """`fedspill list`: the names that a scenario can say."""
 
-from importlib.metadata import entry_points
 from inspect import getdoc
 from textwrap import wrap
+from typing import Any
 
 from attacks import ATTACKS
+from attacks.interface.plugins import Registry
 from clients.data import SOURCES
 from clients.defenses import DEFENSES
 from clients.models import MODELS
 from simulator.cli.commands import ListCommand
-from simulator.cli.output import Answer, out, say
+from simulator.cli.output import CommandResult, out, say
 from simulator.reports.verdict_words import first_sentence
 from simulator.run.strategies import known_strategies
 
@@ -20,7 +21,7 @@ ELSEWHERE = {  # names that no registry holds
 }
 
 
-def list_names(typed: ListCommand) -> Answer:
+def list_names(typed: ListCommand) -> CommandResult:
     """Print every name that a scenario can say with a sentence on it, those of installed packages among them."""
     own = {
         "attacks": {name: first_sentence(getdoc(ATTACKS[name])) for name in sorted(ATTACKS)},
@@ -28,7 +29,8 @@ def list_names(typed: ListCommand) -> Answer:
         "data": {name: first_sentence(getdoc(source.load)) for name, source in SOURCES.items()},
         "models": {name: first_sentence(getdoc(options)) for name, options in MODELS.items()},
     }
-    known = {kind: names | offered(f"fedspill.{kind}") | ELSEWHERE.get(kind, {}) for kind, names in own.items()}
+    registries: dict[str, Registry[Any]] = {"attacks": ATTACKS, "defenses": DEFENSES, "data": SOURCES, "models": MODELS}
+    known = {kind: names | registries[kind].offered() | ELSEWHERE.get(kind, {}) for kind, names in own.items()}
     for kind, names in known.items():
         say(f"{kind}:")
         widest = max(map(len, names)) + 4
@@ -39,10 +41,4 @@ def list_names(typed: ListCommand) -> Answer:
     say("strategies:")
     for line in wrap(", ".join(strategies), out.width, initial_indent="  ", subsequent_indent="  "):
         say(line)
-    return Answer({**known, "strategies": strategies})
-
-
-def offered(group: str) -> dict[str, str]:
-    """Return what installed packages offer under a group of entry points: each name, and where it is from."""
-    points = sorted(entry_points(group=group), key=lambda point: point.name)
-    return {point.name: f"{point.value}, of an installed package." for point in points}
+    return CommandResult({**known, "strategies": strategies})

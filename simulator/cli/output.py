@@ -1,6 +1,6 @@
 """Print for people and as JSON.
 
-A command returns an Answer, and prints for people on the way. With `--json` stdout has one JSON object, the answer's
+A command returns a CommandResult, and prints for people on the way. With `--json` stdout has one JSON object, its
 data; the lines for people go to stderr if that is a terminal, and else nowhere: both streams together are still JSON.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 from rich.text import Text
 
 from attacks.interface.errors import InputError
-from simulator.errors import RunError, blamed_error, no_path, one_line_error, printable, refused_file
+from simulator.run_errors import RunError, blamed_error, no_path, one_line_error, printable, refused_file
 from simulator.terminal import Terminal, print_error, print_json
 
 out = Terminal()
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """The result of a command.
 
     data: plain values.
@@ -34,19 +34,19 @@ class Answer:
     error: RunError | None = None
 
 
-def in_json(work: Callable[[], Answer]) -> Answer:
-    """Do the work of a command, print its answer as JSON and return it. Print an error as JSON too, and raise it."""
+def in_json(work: Callable[[], CommandResult]) -> CommandResult:
+    """Do the work of a command, print its result as JSON and return it. Print an error as JSON too, and raise it."""
     people = sys.stderr if sys.stderr.isatty() else io.StringIO()
     try:
         with contextlib.redirect_stdout(people), contextlib.redirect_stderr(people):
-            answer = work()
+            result = work()
     except Exception as error:
         known = isinstance(error, InputError | RunError)
         foreseen = str(error) if known else no_path(error) or refused_file(error)
         print_json({"error": foreseen or f"unexpected {blamed_error(error)}"})
         raise
-    print_json(answer.data | ({"error": str(answer.error)} if answer.error is not None else {}))
-    return answer
+    print_json(result.data | ({"error": str(result.error)} if result.error is not None else {}))
+    return result
 
 
 def records(frame: Any) -> list[dict[str, Any]]:

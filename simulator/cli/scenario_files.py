@@ -2,7 +2,7 @@
 
 from attacks.interface.errors import InputError
 from simulator.cli.commands import InitCommand, SchemaCommand
-from simulator.cli.output import Answer, say
+from simulator.cli.output import CommandResult, say
 from simulator.terminal import print_json
 
 # what `init` writes: it runs as it is, with a comment on everything that one changes first
@@ -47,23 +47,23 @@ adversary:
 """
 
 
-def init(typed: InitCommand) -> Answer:
+def init(typed: InitCommand) -> CommandResult:
     file = typed.file
     if file is None:
         print(TEMPLATE, end="")
-        return Answer({"scenario": TEMPLATE})
+        return CommandResult({"scenario": TEMPLATE})
     if file.exists():
         raise InputError(f"{str(file)!r} exists: name another file")
     if not file.resolve().parent.is_dir():
         raise InputError(f"{str(file.parent)!r} is no folder: make it, or name another file")
     file.write_text(TEMPLATE, encoding="utf-8")
     say(f"written: {file}; next: fedspill check {file}")
-    return Answer({"scenario": TEMPLATE, "file": str(file)})
+    return CommandResult({"scenario": TEMPLATE, "file": str(file)})
 
 
-def schema(typed: SchemaCommand) -> Answer:
+def schema(typed: SchemaCommand) -> CommandResult:
     from simulator.scenario.json_schema import file_schema  # PyTorch: 2 s, which `init` does without
 
     found = file_schema()
     print_json(found)
-    return Answer(found)
+    return CommandResult(found)

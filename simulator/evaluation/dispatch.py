@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.time_limit import last_resort, unhurried
-from simulator.evaluation.job import Finished, Job, JobResult, attack, fault, filed, lost
+from simulator.evaluation.job import Job, JobOutput, JobResult, attack, empty_result, error_result, write_files
 from simulator.evaluation.progress_board import ProgressBoard, Reporter
 from simulator.results.storage import CellStore, ObservationMetadata
 
@@ -66,7 +66,7 @@ def resources_of_nodes() -> list[dict[str, float]]:
 
 def run_remotely(
     job: Job, metadata: ObservationMetadata, labels: tuple[str, ...], board: Any, *tensors: State
-) -> Finished:
+) -> JobOutput:
     """Do a job as a Ray task. tensors: of the files with these labels; Ray fetches them before it starts."""
     require_usable_card()
     try:
@@ -183,7 +183,7 @@ class Dispatcher:
                     self.held[path] = ray.put(read())
             tensors = [self.held[path] for path, _ in sources.values()]
         except Exception as error:
-            self.unsent.append((job, fault(job, error, start, recorded)))
+            self.unsent.append((job, error_result(job, error, start, recorded)))
             return
         self.running[self.task.remote(job.for_workers, metadata, tuple(sources), self.board, *tensors)] = job
         self.needs[job.name] = [path for path, _ in sources.values()]
@@ -201,14 +201,14 @@ class Dispatcher:
         whose worker ended itself, because the job would not end, is not tried again."""
         job = self.running[reference]
         try:
-            return [(job, filed(job, ray.get(reference, timeout=unhurried(GRACE))))]
+            return [(job, write_files(job, ray.get(reference, timeout=unhurried(GRACE))))]
         except Exception as error:
-            if self._ask(self.board.silence).get(job.name, 0.0) > job.timeout:
-                limit = f"{job.setting.limit} = {job.timeout:g} s"
+            if self._ask(self.board.seconds_since_heartbeat).get(job.name, 0.0) > job.timeout:
+                limit = f"{job.settings.limit} = {job.timeout:g} s"
                 why = f"attack or score did not end after {limit}: their worker was ended"
-                return [(job, lost(job, why, "timeout"))]
+                return [(job, empty_result(job, why, "timeout"))]
             if job.name in self.again:
-                return [(job, lost(job, f"the attack's worker died: {error}"))]
+                return [(job, empty_result(job, f"the attack's worker died: {error}"))]
             self.again.add(job.name)
             self.waiting.append(job)
             return []
@@ -219,7 +219,7 @@ class Dispatcher:
         """Return why to give up the running jobs, if none came back and no worker took one up in time; else ""."""
         # workers need a while to start, however short their jobs are
         longest = unhurried(GRACE + max((job.timeout for job in self.running.values()), default=0.0))
-        if time.monotonic() - self.last_sign <= longest or self._ask(self.board.silence):
+        if time.monotonic() - self.last_sign <= longest or self._ask(self.board.seconds_since_heartbeat):
             return ""
         return f"no worker took it up within {longest:g} s"
 
@@ -234,7 +234,7 @@ class Dispatcher:
 
     def _give_up(self, reference: Any, why: str, status: str) -> tuple[Job, JobResult]:
         ray.cancel(reference, force=True)
-        return (job := self._over(reference)), lost(job, why, status)
+        return (job := self._over(reference)), empty_result(job, why, status)
 
     def _ask(self, method: Any) -> dict[str, float]:
         """Return the answer of the board; nothing if it gives none."""

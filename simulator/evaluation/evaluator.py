@@ -23,8 +23,8 @@ from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
 from attacks.update.labels import estimate_label_counts
 from attacks.update.private_set import image_capacity
-from simulator.errors import one_line_error
 from simulator.evaluation.truth import NO_OTHERS, Truth
+from simulator.run_errors import one_line_error
 
 MISFIT = 0.2  # of the shares of classes: at most 0.12 under SGD, 7 under Adam (docs/records/label_counts.md)
 UNTAUGHT = 0.1  # distance of the predictions on noise from equal shares: up to it, noise stands in for public images

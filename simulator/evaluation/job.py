@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import one_line
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
-from simulator.errors import DiskError, blamed_error
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import (
     GIVE_PUBLIC,
@@ -34,13 +32,14 @@ from simulator.results.formats import reconstruction_file
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, ObservationMetadata, TensorsByName
+from simulator.run_errors import DiskError, blamed_error
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import AttackConfig
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The setting of all jobs of a cell, or of an audit.
+class JobSettings:
+    """What all jobs of a cell, or of an audit, have in common.
 
     truth: where to read it, None if unknown.
     cell: its name, "" without a sweep.
@@ -61,7 +60,7 @@ class Setting:
     limit: str = "adversary.timeout"
 
     @classmethod
-    def of(cls, cell: Cell) -> "Setting":
+    def of(cls, cell: Cell) -> "JobSettings":
         scenario = cell.scenario
         return cls(
             truth=ScenarioTruth(scenario),
@@ -82,7 +81,7 @@ class Job:
     of: the checksum of the observation, "" if nobody asks for it.
     """
 
-    setting: Setting
+    settings: JobSettings
     root: Path
     key: ObservationKey
     attack: AttackConfig
@@ -91,7 +90,7 @@ class Job:
     @property
     def name(self) -> str:
         """The name of the job, unique in a run."""
-        return f"{self.setting.cell or 'run'}_{self.key.name}_{self.attack.label}"
+        return f"{self.settings.cell or 'run'}_{self.key.name}_{self.attack.label}"
 
     @property
     def for_workers(self) -> "Job":
@@ -100,7 +99,7 @@ class Job:
 
     @property
     def timeout(self) -> float:
-        return self.setting.timeout
+        return self.settings.timeout
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -118,7 +117,7 @@ class Job:
 
     def row_key(self, target: str = "private") -> dict[str, Any]:
         """Return the columns that identify a row of the leakage table. target: the images it is scored against."""
-        return {**self.columns, "defense": self.setting.defense, "seed": self.setting.seed, "target": target}
+        return {**self.columns, "defense": self.settings.defense, "seed": self.settings.seed, "target": target}
 
 
 class JobResult(NamedTuple):
@@ -135,14 +134,14 @@ Distilled = Callable[[Sequence[int]], Tensor | None]
 """Returns the images that these clients trained on instead of their own; None if one did not distill."""
 
 
-class Finished(NamedTuple):
-    """The answer of a worker.
+class JobOutput(NamedTuple):
+    """What a worker returns.
 
     files: to be written, by their paths below the cell's folder.
     """
 
     result: JobResult
-    files: Mapping[str, bytes] = MappingProxyType({})
+    files: Mapping[str, bytes]
 
 
 def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
@@ -154,35 +153,35 @@ def run_job(job: Job, reporter: Reporter | None = None) -> JobResult:
         tensors = {label: read() for label, (_, read) in metadata.tensor_files(store).items()}
     except Exception as error:
         reporter.error = error
-        return fault(job, error, start, recorded)
-    return filed(job, attack(job, metadata, tensors, reporter))
+        return error_result(job, error, start, recorded)
+    return write_files(job, attack(job, metadata, tensors, reporter))
 
 
-def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, reporter: Reporter) -> Finished:
+def attack(job: Job, metadata: ObservationMetadata, tensors: TensorsByName, reporter: Reporter) -> JobOutput:
     """Attack an observation and score the result, without any file of the run. A fault becomes a row; never raise."""
     start, told = time.perf_counter(), ""
-    reporter.alive()
+    reporter.heartbeat()
     try:
         facts = metadata.recorded.defense_facts if job.attack.adaptive else {}
-        run = AttackRun(job.attack, job.setting.seed, job.setting.threads, facts)
+        run = AttackRun(job.attack, job.settings.seed, job.settings.threads, facts)
         observation, granted = metadata.observation(tensors), metadata.granted(tensors)
         knowledge = run.knowledge(granted)
         told = json.dumps(knowledge.given())
-        with time_limit(job.timeout, alive=reporter.still_alive):
+        with time_limit(job.timeout, heartbeat=reporter.heartbeat_from_handler):
             found = run.run(observation, granted, reporter.progress)
-        reporter.alive()  # scoring has time of its own
+        reporter.heartbeat()  # scoring has time of its own
         attacked = Attacked(metadata.recorded, observation, knowledge, found)
-        with time_limit(job.timeout, alive=reporter.still_alive):
-            return finished(job, attacked, granted, partial(metadata.distilled_images, tensors))
+        with time_limit(job.timeout, heartbeat=reporter.heartbeat_from_handler):
+            return score_attack(job, attacked, granted, partial(metadata.distilled_images, tensors))
     except (Exception, SystemExit) as error:
         reporter.error = error
         aside = Measured({}, [])
-        with contextlib.suppress(Exception), time_limit(job.timeout, alive=reporter.still_alive):
+        with contextlib.suppress(Exception), time_limit(job.timeout, heartbeat=reporter.heartbeat_from_handler):
             aside = _aside(job, metadata.recorded, metadata.observation(tensors), metadata.granted(tensors))
-        return Finished(fault(job, error, start, metadata.recorded, told, aside), job.files(aside))
+        return JobOutput(error_result(job, error, start, metadata.recorded, told, aside), job.files(aside))
 
 
-def fault(
+def error_result(
     job: Job,
     error: BaseException,
     start: float,
@@ -192,11 +191,11 @@ def fault(
 ) -> JobResult:
     """Return the row of a job that an exception ended. start: of the job, by `time.perf_counter`. told: its knowledge,
     as JSON. aside: what the update tells without the attack."""
-    if isinstance(error, InputError) and error.in_scenario and job.setting.limit == Setting.limit:
+    if isinstance(error, InputError) and error.in_scenario and job.settings.limit == JobSettings.limit:
         error = InputError(error.in_scenario)
     status, detail = "failed", blamed_error(error)
     if isinstance(error, OutOfTime):
-        within = f"no result within {job.setting.limit} = {job.timeout:g} processor seconds"
+        within = f"no result within {job.settings.limit} = {job.timeout:g} processor seconds"
         status, detail = "timeout", ": ".join(filter(None, [within, str(error)]))
     elif isinstance(error, InputError) and job.attack.optional:
         status, detail = "skipped", one_line(error)
@@ -206,20 +205,20 @@ def fault(
     return _result(job, {"private": {"status": status, "detail": detail, **spent, **privacy, **aside.columns}})
 
 
-def filed(job: Job, finished: Finished) -> JobResult:
+def write_files(job: Job, output: JobOutput) -> JobResult:
     """Write the files of a result; a row whose files cannot be written keeps its scores, and says so."""
     try:
-        for name, content in finished.files.items():
+        for name, content in output.files.items():
             make_out((job.root / name).parent)
             write_bytes(job.root / name, content)
     except (DiskError, InputError) as error:  # scores need no disk
         note = one_line(f"its images are not kept: {error}")
-        rows = [{**row, "detail": "; ".join(filter(None, [row["detail"], note]))} for row in finished.result.leakage]
-        return finished.result._replace(leakage=rows)
-    return finished.result
+        rows = [{**row, "detail": "; ".join(filter(None, [row["detail"], note]))} for row in output.result.leakage]
+        return output.result._replace(leakage=rows)
+    return output.result
 
 
-def finished(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distilled) -> Finished:
+def score_attack(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distilled) -> JobOutput:
     """Score the result of an attack. granted: the knowledge of the adversary, whatever the attack."""
     members = _candidates(job, attacked.observation, granted)
     found, (privacy, notes) = attacked.found, _privacy(attacked.recorded)
@@ -234,7 +233,7 @@ def finished(job: Job, attacked: Attacked, granted: Knowledge, distilled: Distil
         spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
         samples += scores.samples
-    return Finished(_result(job, rows, samples), job.files(members, attacked))
+    return JobOutput(_result(job, rows, samples), job.files(members, attacked))
 
 
 def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
@@ -245,7 +244,7 @@ def _privacy(recorded: RecordedObservation) -> tuple[dict[str, Any], list[str]]:
 
 def _candidates(job: Job, observation: Observation, granted: Knowledge) -> Measured:
     """Tell which of the candidates are members, if the job has some."""
-    source = job.setting.candidates
+    source = job.settings.candidates
     return Measured({}, []) if source is None else tell_candidates(source, observation, granted)
 
 
@@ -261,7 +260,7 @@ def _aside(job: Job, recorded: RecordedObservation, observation: Observation, gr
 
 
 def _truth(job: Job, attacked: Attacked) -> Truth | str:
-    return NO_TRUTH if job.setting.truth is None else job.setting.truth.truth(attacked)
+    return NO_TRUTH if job.settings.truth is None else job.settings.truth.truth(attacked)
 
 
 def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
@@ -271,7 +270,7 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
     if isinstance(truth, str):
         told = {} if knowledge.num_private is None else {"num_private": knowledge.num_private}
         columns, notes = measure_update(observation, knowledge)
-        if job.setting.candidates is None:
+        if job.settings.candidates is None:
             notes = [NOT_TRIED if truth.startswith(NO_TRUTH) else GIVE_PUBLIC, *notes]
         return {"private": Evaluation(told | counts_of(observation, found) | columns, [], [truth, *notes])}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
@@ -285,13 +284,13 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
     return by_target
 
 
-def lost(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
+def empty_result(job: Job, reason: str, status: str = "failed", **columns: Any) -> JobResult:
     """Return the row of a job that gave no result, or was never started. columns: further ones of the row."""
     return _result(job, {"private": {"status": status, "detail": one_line(reason), **columns}})
 
 
 def _result(job: Job, rows: dict[str, dict[str, Any]], samples: Iterable[dict[str, Any]] = ()) -> JobResult:
     """rows: columns of the leakage table, by target."""
-    swept, adaptive = job.setting.swept, {"adaptive": job.attack.adaptive}
+    swept, adaptive = job.settings.swept, {"adaptive": job.attack.adaptive}
     leakage = [{**job.row_key(target), **swept, **adaptive, **columns} for target, columns in rows.items()]
     return JobResult(leakage, [{**sample, **swept} for sample in samples])

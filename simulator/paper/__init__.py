@@ -3,10 +3,6 @@
 import importlib
 import pkgutil
 
-from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, Outcome, experiment, get_experiment
-
 # each module registers its experiments when imported: a new one is a new file
 for module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(module.name)
-
-__all__ = ["EXPERIMENTS", "ExperimentRun", "Outcome", "experiment", "get_experiment"]

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator
 from scipy.stats import binomtest
 from scipy.stats import t as student_t
 
+from attacks.interface.errors import counted
 from clients.config import Section
 from simulator.scenario.yaml_source import read_yaml
 
@@ -181,10 +182,10 @@ def sign_test(seeds: Signs) -> tuple[float | None, bool | None, str]:
     against = Signs(seeds.total - seeds.count, seeds.total)
     more = seeds if seeds.count >= against.count else against
     p = more.p_value
-    plural = "s" * (seeds.total > 1)
+    number = counted(seeds.total, "seed")
     if p >= LEVEL:
-        return p, None, f"undecided after {seeds.total} seed{plural} ({seeds.count} of {seeds.total}, p = {p:.2g})"
-    return p, more is seeds, f"{IN_WORDS[more is seeds]} ({seeds} seed{plural}, p = {p:.2g})"
+        return p, None, f"undecided after {number} ({seeds}, p = {p:.2g})"
+    return p, more is seeds, f"{IN_WORDS[more is seeds]} ({seeds.count} of {number}, p = {p:.2g})"
 
 
 def effect(rule: ClaimRule, asked: Sequence[Statistics], seeds: Signs) -> Interval | None:

@@ -20,7 +20,7 @@ from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
 from simulator.paper.experiment import ExperimentRun, get_experiment
 from simulator.paper.records import DATA, MADE, Made, decide, draw_figure, write_claims
-from simulator.reports.strips import draw_strips
+from simulator.reports.strip_figures import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import COST, describe_plan
@@ -158,7 +158,7 @@ def claim_folder(run: ExperimentRun, overrides: Sequence[str] = ()) -> Made:
         if not path.exists():
             raise InputError(f"{str(run.out)!r} holds something that is no experiment: choose another --out")
         found = Made.read(run.out)
-        if not found.is_of(made):
+        if (found.experiment, found.profile, found.digest) != (made.experiment, made.profile, made.digest):
             other = f"{found.experiment} ({found.profile})"
             raise InputError(f"{str(run.out)!r} holds {other} under other settings: choose another --out")
     run.out.mkdir(parents=True, exist_ok=True)

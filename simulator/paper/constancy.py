@@ -20,7 +20,7 @@ from attacks.kernel.hessian import hessian_norms
 from clients.config import ModelConfig
 from clients.models import build_model
 from clients.training import encode_targets, training_loss
-from simulator.errors import RunError
+from simulator.run_errors import RunError
 
 SHAPE = (1, 8, 8)
 OFFSET = 1.0  # of the outputs before their activation, not trained: σ'' of sigmoid and tanh is 0 at 0, near the start

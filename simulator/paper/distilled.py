@@ -306,29 +306,15 @@ def cell_accuracies(
         if settings.references and kernel == settings.kernels[0]:
             sets |= {f"random/{size}": owner.random_subset(min(size, len(owner.images))) for size in settings.sizes}
             sets[f"full/{len(owner.images)}"] = (owner.images, owner.targets)
-        common = {"kernel": kernel, "train": len(owner.images), "seed": cell.scenario.seed}
-        rows += [common | row for row in evaluated(owner, settings, kernel, sets, run.report)]
+        learners = owner.learners(owner.kernel_named(kernel), settings.max_steps, settings.ridge)
+        accuracies, training = evaluate(learners, sets, run.report)
+        for name, by_learner in accuracies.items():
+            kind, size = name.split("/")
+            trained = {"train_mse": training[name]["mse"], "steps": training[name]["steps"]}
+            common: dict[str, object] = {"kernel": kernel, "train": len(owner.images), "seed": cell.scenario.seed}
+            common |= {"set": kind, "size": int(size), **trained}
+            rows += [{**common, "learner": learner, "accuracy": value} for learner, value in by_learner.items()]
     return rows, own
-
-
-def evaluated(
-    owner: Owner,
-    settings: DistillationSettings,
-    kernel: str,
-    sets: dict[str, tuple[Tensor, Tensor]],
-    report: ShowProgress,
-) -> list[dict[str, object]]:
-    """Return a row for each set, whose name is METHOD/SIZE, and each learner."""
-    evaluation = owner.evaluation(owner.kernel_named(kernel))
-    evaluation = dataclasses.replace(evaluation, ridge=settings.ridge, max_steps=settings.max_steps)
-    accuracies, training = evaluate(evaluation, sets, report)
-    rows: list[dict[str, object]] = []
-    for name, by_learner in accuracies.items():
-        kind, size = name.split("/")
-        trained = {"train_mse": training[name]["mse"], "steps": training[name]["steps"]}
-        common = {"set": kind, "size": int(size), **trained}
-        rows += [{**common, "learner": learner, "accuracy": value} for learner, value in by_learner.items()]
-    return rows
 
 
 def gap_table(data: pd.DataFrame) -> pd.DataFrame:

@@ -13,15 +13,14 @@ import pandas as pd
 
 from attacks.interface.errors import InputError, did_you_mean
 from clients.config import Section
-from simulator.errors import RunError
 from simulator.paper.claims import Statistics
-from simulator.reports.strips import Strip
 from simulator.run.display import Display, ShowProgress
 from simulator.run.estimate import describe_plan
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import needs_run
+from simulator.run_errors import RunError
 from simulator.rundir.run import Run
-from simulator.rundir.strip import strip_of
+from simulator.rundir.strip import Strip, strip_of
 from simulator.scenario.scenario import Cell, Scenario, load_source
 from simulator.scenario.yaml_source import YamlSource, read_section
 

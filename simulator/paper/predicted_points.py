@@ -22,7 +22,7 @@ from attacks.ntk.attack import NTKAttack
 from attacks.ntk.objective import make_objective
 from attacks.scoring.images import matched_l2
 from clients.config import Count, Positive, Section
-from clients.distillation.distill import RKIP, linearized_update
+from clients.distillation.methods import RKIP, linearized_update
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, clocked, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of
@@ -164,8 +164,7 @@ def cost(run: ExperimentRun, settings: PredictedSettings) -> float:
 def gap_statistics(data: pd.DataFrame) -> Statistics:
     """Compute the dual and the error of the point, by how far its label lies from what the others predict. data: rows
     as of `one_point`."""
-    at_0, most = data[data.gap == 0], data.gap.max()
-    others = data.others_dual.mean()
+    at_0, others = data[data.gap == 0], data.others_dual.mean()
     return {
         "dual": at_0.dual.abs().max(),
         "others_dual": others,
@@ -176,9 +175,8 @@ def gap_statistics(data: pd.DataFrame) -> Statistics:
         "others_l2": data.others_l2.mean(),
         "floor": data.floor_l2.mean(),
         "worse_than_others": Signs.of(at_0.l2 > at_0.others_l2),
-        "largest_gap": most,
         "l2_at_prediction": at_0.l2.mean(),
-        "l2_at_largest_gap": data[data.gap == most].l2.mean(),
+        "l2_at_largest_gap": data[data.gap == data.gap.max()].l2.mean(),
     }
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from attacks.interface.errors import InputError
-from simulator.errors import RunError
+from attacks.interface.errors import InputError, counted
 from simulator.paper.claims import Claim, judge, load_claims
 from simulator.paper.experiment import EXPERIMENTS, get_experiment
 from simulator.results.disk import write_atomically
+from simulator.run_errors import RunError
 
 DATA, CLAIMS, MADE, FIGURE = "data.csv", "claims.json", "experiment.json", "figure.png"
 SIZES = {  # columns of data.csv that say how large an experiment is, and what they count
@@ -75,10 +75,6 @@ class Made:
     def write(self, folder: Path) -> None:
         write_atomically(folder / MADE, json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n")
 
-    def is_of(self, other: "Made") -> bool:
-        """Whether both are of the same experiment under the same settings."""
-        return (self.experiment, self.profile, self.digest) == (other.experiment, other.profile, other.digest)
-
 
 def read_data(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / DATA, low_memory=False)
@@ -87,8 +83,8 @@ def read_data(folder: Path) -> pd.DataFrame:
 def decide(folder: Path) -> list[Claim]:
     """Judge the claims of an experiment by its data.csv."""
     made, data = Made.read(folder), read_data(folder)
-    experiment = get_experiment(made.experiment)
-    statistics = {"seeds": seeds_in_words(data), **experiment.statistics(data)}
+    experiment, seeds = get_experiment(made.experiment), data.seed.nunique() if "seed" in data else 0
+    statistics = {"seeds": counted(seeds, "seed") if seeds else "", **experiment.statistics(data)}
     claims = judge(load_claims(made.experiment), statistics, experiment.by_seed(data), made.profile)
     on = f" (on {made.data})" if made.data else ""
     return [dataclasses.replace(claim, measured=claim.measured + on) for claim in claims]
@@ -105,12 +101,6 @@ def draw_figure(folder: Path, resolution: int) -> None:
     figure = get_experiment(Made.read(folder).experiment).draw(data)
     figure.savefig(folder / FIGURE, dpi=resolution, bbox_inches="tight")
     plt.close(figure)
-
-
-def seeds_in_words(data: pd.DataFrame) -> str:
-    """Return the number of seeds, as "3 seeds"; "" if nothing was drawn by a seed."""
-    count = data.seed.nunique() if "seed" in data else 0
-    return f"{count} seed{'s' * (count > 1)}" if count else ""
 
 
 def check_records(records: Path, names: Iterable[str]) -> tuple[dict[str, list[Claim]], RunError | None]:

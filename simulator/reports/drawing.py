@@ -15,9 +15,9 @@ import pandas as pd
 from cycler import cycler
 
 from clients.defenses import DEFENSES
-from simulator.errors import one_line_error
 from simulator.reports.tables import short, swept_keys
 from simulator.results.disk import below, inside
+from simulator.run_errors import one_line_error
 
 matplotlib.use("Agg")  # files only: works without a display
 
@@ -149,7 +149,7 @@ def apart(wanted: Sequence[float], gap: float) -> np.ndarray:
     return np.clip(free, 0.0, max(0.0, 1.0 - steps[-1])) + steps
 
 
-def in_words(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a swept value as text; a mapping, which is JSON in tables, without signs: `FedProx, proximal_mu: 50`."""
     return re.sub(r"\b(name|options): ", "", re.sub(r'[{}"]', "", str(value)))
 
@@ -162,5 +162,5 @@ def panel_titles(frame: pd.DataFrame, without: str = "") -> pd.Series:
     titles = titles + frame.target.map(lambda name: "" if name == "private" else f", {name} images")
     for key in swept_keys(frame):
         if key != without:
-            titles = titles + f", {short(key)} " + frame[key].map(in_words)
+            titles = titles + f", {short(key)} " + frame[key].map(value_text)
     return titles

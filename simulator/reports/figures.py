@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from simulator.reports import drawing
 from simulator.reports.drawing import Drawn, Style
-from simulator.reports.strips import image_grid
+from simulator.reports.strip_figures import image_grid
 from simulator.results.columns import leakage_floors
 from simulator.results.keys import ALL, owner
 from simulator.rundir.exposure_rows import worst_first
@@ -38,7 +38,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
     order = frame.panel[worst_first(leakage).index].unique()
     shown, places = list(order[: drawing.MOST_PANELS]), places_of(frame, x)
     look = drawing.styles(places) if x == DEFENSE else _client_styles(frame)
-    wide = sum(len(drawing.in_words(name)) for name in places) > MOST_LETTERS
+    wide = sum(len(drawing.value_text(name)) for name in places) > MOST_LETTERS
     figure, axes = drawing.panels(len(shown), most=1, width=9.2 if wide else NARROW, height=3.0, sharey=True)
     for axis, panel in zip(axes, shown, strict=True):
         _panel(axis, frame[frame.panel == panel], x, look)
@@ -117,7 +117,7 @@ def _panel(axis: plt.Axes, rows: pd.DataFrame, x: str, look: dict[str, Style]) -
             for _, line in own.groupby("seed"):
                 axis.plot(at[line.index], line.leakage, color=style["color"], linewidth=0.8, alpha=0.6)
         axis.scatter(at[own.index], own.leakage, s=30, alpha=0.9, zorder=3, **style)
-    names = [drawing.in_words(name) for name in places]
+    names = [drawing.value_text(name) for name in places]
     letters = int(LETTERS * axis.bbox.width / axis.figure.dpi / len(names)) - 1
     if letters >= SHORTEST:
         axis.set_xticks(range(len(names)), [textwrap.fill(name, letters) for name in names])

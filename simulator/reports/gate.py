@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from attacks.interface.errors import InputError, did_you_mean
-from simulator.errors import RunError
 from simulator.results.keys import owner
 from simulator.results.schema import BEYOND, CLASSES, FLOOR, LEAKAGE, MEMBERSHIP, NULL, SCORES
+from simulator.run_errors import RunError
 from simulator.rundir.exposure_rows import about_private, are_candidates
 
 PLACES = ("threat_model", "defense", "attack")  # columns that a limit can be narrowed by

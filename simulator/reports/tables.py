@@ -13,7 +13,7 @@ from rich.table import Table
 from attacks.interface.errors import InputError
 from simulator.reports.benchmark_table import LEAK, NONE, strongest
 from simulator.reports.verdict_words import at_worst, shortened, told_briefly, viewer
-from simulator.results.cells import EXPLAINED, TESTED
+from simulator.results.cell_texts import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, SAMPLES, benchmark

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from attacks import ATTACKS
+from attacks.interface.errors import counted
 from simulator.evaluation.truth import CANDIDATES
 from simulator.reports.verdict_membership import (
     chance_lines,
@@ -26,7 +27,6 @@ from simulator.reports.verdict_membership import (
 from simulator.reports.verdict_words import (
     at_worst,
     classes_line,
-    counted,
     features_line,
     guessed,
     listed,
@@ -40,7 +40,7 @@ from simulator.reports.verdict_words import (
     viewer,
     whose,
 )
-from simulator.results.cells import DETERMINED, likely_right
+from simulator.results.cell_texts import DETERMINED, likely_right
 from simulator.results.keys import ALL
 from simulator.results.threat_models import THREAT_MODELS
 from simulator.rundir.exposure_rows import EXPOSED, are_candidates, are_told, exposure_rows, in_this_setting, worst_of
@@ -221,13 +221,9 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
         return []
     reasons = said(own.assign(detail=own.detail.str.extract(f"{GAVE_UP}([^;]*)", expand=False)))
     return [
-        f"{_attacks(own)} gave up in {len(own)} of {_runs(own, good)}, which is a refusal and no safety: "
-        + "; ".join(text for text, _ in reasons[:2])
+        f"{_attacks(own)} gave up in {len(own)} of {counted(good.attack.isin(own.attack).sum(), 'case')}, which is a "
+        "refusal and no safety: " + "; ".join(text for text, _ in reasons[:2])
     ]
-
-
-def _runs(own: pd.DataFrame, good: pd.DataFrame) -> str:
-    return counted(good.attack.isin(own.attack).sum(), "case")
 
 
 def _capacity(good: pd.DataFrame) -> str:

@@ -7,7 +7,8 @@ Without it, how many of the user's candidates are told to be members, at a calib
 import pandas as pd
 
 from attacks.calibration import beats_chance
-from simulator.reports.verdict_words import LOOSER, counted, percent, trainer, whose
+from attacks.interface.errors import counted
+from simulator.reports.verdict_words import LOOSER, percent, trainer, whose
 from simulator.results.columns import leakage_floors
 from simulator.rundir.exposure_rows import MEASURES, TELLS_SURELY, in_this_setting, settings_of
 

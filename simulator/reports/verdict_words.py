@@ -87,10 +87,6 @@ def rounds(numbers: Iterable[int]) -> str:
     return f"round{'s' * (len(ordered) > 1)} {listed([str(end) for run in ends for end in run])}"
 
 
-def counted(count: float, noun: str) -> str:
-    return f"{count:.0f} {noun}" + ("" if count == 1 else "s")
-
-
 def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
     """Return (remark of `detail` in plain words, number of rows), once for remarks that differ in numbers alone."""
     found: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from attacks.interface.errors import InputError, one_line
-from simulator.errors import DiskError, RunError
+from simulator.run_errors import DiskError, RunError
 
 
 def inside(folder: Path, path: Path) -> Path:

@@ -29,7 +29,7 @@ from simulator.results.disk import checksum_of, drop_from_page_cache, replacing,
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def as_json(facts: dict[str, Any]) -> str:
+def json_text(facts: dict[str, Any]) -> str:
     """Return plain values as JSON, with null for NaN and Inf."""
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}
     return json.dumps(finite, indent=1, ensure_ascii=False) + "\n"

@@ -42,36 +42,29 @@ class ObservationKey:
 
 
 class RecordedObservation(BaseModel):
-    """An observation as its file has it. It is checked when it is read: a run directory may come by mail."""
+    """An observation as its file has it. It is checked when it is read: a run directory may come by mail.
+
+    clients: the clients whose images are the private set.
+    round_clients: the clients of the round: a reconstruction has to be nearer to its own image than to any of theirs.
+    pairs: names of the checkpoint files sent and returned, one pair for each round.
+    knowledge: fields of `Knowledge` that the adversary was granted, as `Knowledge.given` returns them.
+    defense_facts: fields of `Knowledge` that an adaptive attacker is told of the defenses.
+    adversary: who sees it: only a guarantee against this adversary counts.
+    guarantees: of differential privacy: the largest ε among `clients`, for guarantees against any adversary.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
 
     round: int
-
     client: int
-
     threat_model: str
-
     clients: tuple[int, ...]
-    """The clients whose images are the private set."""
-
     round_clients: tuple[int, ...]
-    """The clients of the round: a reconstruction has to be nearer to its own image than to any of theirs."""
-
     pairs: tuple[tuple[str, str], ...] = Field(min_length=1)
-    """Names of the checkpoint files sent and returned, one pair for each round."""
-
     knowledge: dict[str, Any]
-    """Fields of `Knowledge` that the adversary was granted, as `Knowledge.given` returns them."""
-
     defense_facts: dict[str, Any] = {}
-    """Fields of `Knowledge` that an adaptive attacker is told of the defenses."""
-
     adversary: Adversary = "server"
-    """Who sees it: only a guarantee against this adversary counts."""
-
     guarantees: tuple[Guarantee, ...] = ()
-    """Of differential privacy: the largest ε among `clients`, for guarantees against any adversary."""
 
     @classmethod
     def of(

@@ -23,10 +23,10 @@ from typing import Any
 import pandas as pd
 
 from attacks.interface.errors import one_line
-from simulator.errors import DiskError, InputError
 from simulator.results.disk import inside, is_changed, write_atomically, write_bytes, writing
 from simulator.results.keys import ALL
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
+from simulator.run_errors import DiskError, InputError
 
 Entry = dict[str, Any]
 JOURNAL = "ledger.jsonl"  # in a run's directory
@@ -52,16 +52,16 @@ def decode(line: str) -> Entry | None:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The contents of a journal."""
+class JournalContents:
+    """The contents of a journal.
+
+    done: the cells whose rows and files are all as they were written.
+    problems: a line for the user about each damage.
+    """
 
     entries: list[Entry]
-
     done: set[str]
-    """The cells whose rows and files are all as they were written."""
-
     problems: list[str]
-    """A line for the user about each damage."""
 
     @property
     def files(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class Found:
         return {name: crc for files in found if isinstance(files, dict) for name, crc in files.items()}
 
 
-def inspect(journal: Path, with_files: bool = True) -> Found:
+def read_journal(journal: Path, with_files: bool = True) -> JournalContents:
     """Read a run's journal and check it; the result is empty if there is none.
 
     with_files: whether to compare the checksums of the files that it names, which may hold many gigabytes.
@@ -78,7 +78,7 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
     try:
         text = inside(journal.parent, journal).read_bytes().decode(errors="replace")
     except FileNotFoundError:
-        return Found([], set(), [])
+        return JournalContents([], set(), [])
     decoded = {number: decode(line) for number, line in enumerate(text.split("\n"), 1) if line}
     entries, problems = [entry for entry in decoded.values() if entry is not None], []
     if len(entries) < len(decoded):
@@ -95,7 +95,7 @@ def inspect(journal: Path, with_files: bool = True) -> Found:
             problems.append(f"{journal.parent}: {f'setting {cell!r}' if cell else 'the run'} is done again: {wrong}")
         else:
             done.add(cell)
-    return Found(entries, done, problems)
+    return JournalContents(entries, done, problems)
 
 
 def _wrong(done: Entry, rows: int, folder: Path, with_files: bool) -> str:
@@ -149,7 +149,7 @@ class Ledger:
         """swept: the columns that the cells of a sweep add to every table."""
         self.run_dir, self.swept = run_dir, tuple(swept)
         self.journal = run_dir / JOURNAL
-        found = inspect(self.journal)
+        found = read_journal(self.journal)
         self.done, self.problems = found.done, found.problems
         self.out_of_time = out_of_time(found)
         self.earlier = _complete(entry for entry in found.entries if entry.get("cell", "") not in self.done)
@@ -280,12 +280,7 @@ def row_order(cell: str, row: dict[str, Any]) -> tuple[Any, ...]:
     return (cell, *(math.inf if (name, value) == ("client", ALL) else value for name, value in values.items()))
 
 
-def finished_cells(run_dir: Path, with_files: bool = True) -> set[str]:
-    """Return the cells of a run that are done. with_files: whether their files are read and compared, too."""
-    return inspect(run_dir / JOURNAL, with_files).done
-
-
-def out_of_time(found: Found) -> list[tuple[str, dict[str, Any]]]:
+def out_of_time(found: JournalContents) -> list[tuple[str, dict[str, Any]]]:
     """Return (cell, row of the leakage table) of each attack of a finished cell that ran out of time."""
     rows = [(entry["cell"], entry["row"]) for entry in found.entries if entry.get("table") == LEAKAGE.name]
     return [(cell, row) for cell, row in rows if cell in found.done and row.get("status") == "timeout"]

@@ -5,7 +5,7 @@ and docs/reference/tables.md is made of it (`docs.reference.tables`). A new metr
 here; a table with a column that is not declared is an error.
 """
 
-from simulator.results import cells
+from simulator.results import cell_texts as texts
 from simulator.results.columns import (
     COUNT,
     DECIBEL,
@@ -102,7 +102,7 @@ LEAKAGE = Table(
     Column("round", INTEGER, "round of the federation, from 1", KEY),
     Column("client", INTEGER, "the client's number: in a run its partition id, in an audit the place in the order in "
            "which the server first saw clients, from 0 (recording.json: its node id and name); −1 for the union of the "
-           "round's clients (observer, secure aggregation)", KEY, text=cells.client),
+           "round's clients (observer, secure aggregation)", KEY, text=texts.client),
     Column("threat_model", TEXT, "who sees what. server: what each client returned; observer: the global models before "
            "and after the round; history and server_history: all rounds so far", KEY, title="threat"),
     Column("attack", TEXT, "the attack's label", KEY),
@@ -125,18 +125,18 @@ LEAKAGE = Table(
     Column("ssim_mean", NUMBER, "mean over private images", SCORES),
     Column("recovered", COUNT, "private images with at least 20 dB and *identified*: the reconstruction is nearer to "
            "its private image than to any other of the pool, which is the public pool and all private images of the "
-           "round. An image of the pool that it copies exactly is left out", SCORES, text=cells.recovered,
+           "round. An image of the pool that it copies exactly is left out", SCORES, text=texts.recovered,
            legend="PSNR of at least 20 dB and nearer to its private image than to any other of the pool.",
            counts=Counts(0)),
     Column("recovered_fraction", NUMBER, "`recovered` over `num_private`", SCORES, SHARE, title="recovered",
-           averaged=True, text=cells.interval),
+           averaged=True, text=texts.interval),
     Column("floor_l2_median", NUMBER, "`l2_median` of the floor", FLOOR, L2),
     Column("floor_psnr_mean", NUMBER, "`psnr_mean` of the floor", FLOOR, DECIBEL),
     Column("floor_recovered_fraction", NUMBER, "`recovered_fraction` of the floor", FLOOR, SHARE,
            averaged=True),
     Column("leakage", NUMBER, "mean over private images of max(0, 1 − L2 / `floor_l2`), with the floor's "
            "distance to the same image; 1 is exact, 0 for an attack that returns nothing", SCORES, SHARE,
-           averaged=True, text=cells.beside_floor, legend="1 is exact."),
+           averaged=True, text=texts.beside_floor, legend="1 is exact."),
     Column("relative_residual", NUMBER, "what the attack itself is left with: ‖Δθ − Σ α ∇f‖ / ‖Δθ‖ for `ntk`, its own "
            "measure for others ([the attacks](../explanation/attacks.md))", RETURNED, "share of ‖Δθ‖"),
     Column("kernel_distance", NUMBER, "between the kernels before and after, on the private images", REGIME, SHARE),
@@ -226,7 +226,7 @@ LEAKAGE = Table(
     Column("membership_tpr_1pct_high", NUMBER, "of `membership_tpr_1pct`", MEMBERSHIP, SHARE),
     Column("membership_candidates", COUNT, "different candidate images that an audit was given (`--candidates`)", TOLD),
     Column("membership_told", COUNT, "of those, predicted members: with a score above `membership_threshold`", TOLD,
-           title="stand out", text=cells.members,
+           title="stand out", text=texts.members,
            legend="of the candidates, at the false-positive rate of the verdict, which says where chance does not "
            "explain as many."),
     Column("membership_fpr", NUMBER, "false-positive rate that the threshold keeps: 0.1 %, 1 % or 10 %, the strictest "
@@ -420,10 +420,10 @@ def benchmark() -> Table:
         *leakage("recovered_fraction"),
         Column("recovered_fraction_ci95", NUMBER, HALF_WIDTH, OVER_SEEDS, SHARE),
         *leakage("psnr_best psnr_mean membership_auc"),
-        Column("test_accuracy", NUMBER, "after that round", OVER_SEEDS, SHARE, title="accuracy", text=cells.interval),
+        Column("test_accuracy", NUMBER, "after that round", OVER_SEEDS, SHARE, title="accuracy", text=texts.interval),
         Column("test_accuracy_ci95", NUMBER, HALF_WIDTH, OVER_SEEDS, SHARE),
-        Column("epsilon", NUMBER, WORST_EPSILON, OVER_SEEDS, title="ε", digits=1, text=cells.epsilon),
-        Column("bytes", NUMBER, BYTES, OVER_SEEDS, title="kB", text=cells.thousands, spare=10),
+        Column("epsilon", NUMBER, WORST_EPSILON, OVER_SEEDS, title="ε", digits=1, text=texts.epsilon),
+        Column("bytes", NUMBER, BYTES, OVER_SEEDS, title="kB", text=texts.thousands, spare=10),
         Column("client_seconds", NUMBER, "that a client trains in a round", OVER_SEEDS, SECONDS),
         *leakage("target"),
         Column("failures", INTEGER, "attacks that failed or ran out of time; they have no score", OVER_SEEDS),
@@ -450,7 +450,7 @@ EQUAL_UTILITY = Table(
     Column("family", TEXT, "the defense that is swept over its strength", EQUAL),
     *leakage("threat_model"),
     Column("accepted_loss", NUMBER, "of test accuracy, to the same seeds without a defense", EQUAL, SHARE, "loss"),
-    Column("setting", TEXT, "the row of benchmark.csv, FAMILY=VALUE", EQUAL, text=cells.setting),
+    Column("setting", TEXT, "the row of benchmark.csv, FAMILY=VALUE", EQUAL, text=texts.setting),
     *(benchmark().columns[name] for name in AT_SETTING.split()),
     printed="family threat_model accepted_loss setting test_accuracy recovered_fraction held_fraction epsilon "
     "reconstruction_bound",

@@ -59,17 +59,16 @@ Side = Annotated[int, Field(ge=1, le=2**16)]  # of an image, of the outputs
 
 
 class Architecture(BaseModel):
-    """The network that the checkpoints of a cell belong to: all that an attack needs of the scenario."""
+    """The network that the checkpoints of a cell belong to: all that an attack needs of the scenario.
+
+    shape: (C, H, W) of the network's input.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     model: ModelConfig
-
     shape: tuple[Side, Side, Side]
-    """(C, H, W) of the network's input."""
-
     outputs: Side
-
     seed: int
 
     def __hash__(self) -> int:

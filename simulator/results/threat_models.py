@@ -40,18 +40,17 @@ class CheckpointSource(Enum):
 
 @dataclass(frozen=True)
 class RoundFiles:
-    """The files of one round of a series."""
+    """The files of one round of a series.
+
+    initial: name of the checkpoint file sent.
+    final: name of the checkpoint file returned.
+    clients: the clients whose update it is.
+    """
 
     round: int
-
     initial: str
-    """Name of the checkpoint file sent."""
-
     final: str
-    """Name of the checkpoint file returned."""
-
     clients: tuple[int, ...]
-    """The clients whose update it is."""
 
 
 @dataclass(frozen=True)

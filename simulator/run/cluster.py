@@ -21,9 +21,9 @@ from ray._private.node import Node
 
 from attacks.interface.errors import one_line
 from attacks.interface.plugins import VARIABLE
-from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, resources_of_nodes, room_on_gpus
 from simulator.run.orphan_reaper import reap, reaped
+from simulator.run_errors import InputError
 from simulator.scenario.sections import EngineConfig
 
 ANSWER = 10.0  # seconds that a cluster has to accept a connection

@@ -24,8 +24,9 @@ from rich.progress import (
 from rich.text import Text
 
 from attacks.calibration import beats_chance
-from simulator.errors import printable
+from attacks.interface.errors import counted
 from simulator.results.keys import owner
+from simulator.run_errors import printable
 from simulator.terminal import Terminal, command_again, print_error
 
 QUIET = 30.0  # seconds between two lines on progress
@@ -188,10 +189,6 @@ class Bars(Display):
         self.progress.stop()
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 class Lines(Display):
     """A line for every round, for about twenty steps of the attacks, and for every attack without a result."""
 
@@ -206,8 +203,8 @@ class Lines(Display):
 
     def start(self, rounds: int, attacks: int) -> None:
         self.rounds, self.attacks = rounds, attacks
-        todo = f"{_count(attacks, 'attack')} to do"
-        self.note(f"{_count(rounds, 'round')} and {todo}, starting Flower and Ray" if rounds else todo)
+        todo = f"{counted(attacks, 'attack')} to do"
+        self.note(f"{counted(rounds, 'round')} and {todo}, starting Flower and Ray" if rounds else todo)
 
     def pretraining(self, done: int, total: int, loss: float) -> None:
         if self._quiet():
@@ -232,8 +229,8 @@ class Lines(Display):
 
     def stop(self) -> None:
         seconds = time.monotonic() - self.started
-        rounds = f"{_count(self.rounds_done, 'round')} and " if self.rounds else ""
-        self.note(f"{rounds}{_count(self.attacks_over, 'attack')} done in {seconds:.0f} s")
+        rounds = f"{counted(self.rounds_done, 'round')} and " if self.rounds else ""
+        self.note(f"{rounds}{counted(self.attacks_over, 'attack')} done in {seconds:.0f} s")
 
     def _quiet(self) -> bool:
         return time.monotonic() - self.last >= QUIET

@@ -13,7 +13,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from clients.client_app import app as client_app
-from simulator.errors import RunError
 from simulator.run.cluster import actors_that_fit, backend_config, start_ray
 from simulator.run.display import Display, interruptible
 from simulator.run.federation import run_federation
@@ -21,6 +20,7 @@ from simulator.run.plan import RunPlan
 from simulator.run.run_folder import check_unused, claimed
 from simulator.run.tracking import tracked
 from simulator.run.workers import KillingBackend, killing_backend
+from simulator.run_errors import RunError
 
 
 def simulate(plan: RunPlan, display: Display, overwrite: bool = False, verbose: bool = False) -> None:

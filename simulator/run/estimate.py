@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import Knowledge, Observation
+from attacks.interface.errors import counted
 from clients.batch_norm import training_mode
 from clients.config import ModelConfig, TrainingConfig
 from clients.local_update import load_data, load_targets, make_model
@@ -58,8 +59,7 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
     images = span(size for cell in sizes for size in cell)
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     yield from (
-        f"{scenario.name}: {len(plan.cells)} setting{'s' * (len(plan.cells) > 1)}, "
-        f"{federation.rounds} round{'s' * (federation.rounds > 1)}, "
+        f"{scenario.name}: {counted(len(plan.cells), 'setting')}, {counted(federation.rounds, 'round')}, "
         f"{federation.clients} clients with {images} images each, {federation.strategy.name}",
         f"data:    {scenario.data.name} {data.shape}, "
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",

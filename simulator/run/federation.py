@@ -26,9 +26,8 @@ from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
 from simulator.adversary.statistics import StatisticsApart, buffers_of
-from simulator.errors import CellsFailed, DiskError, RunError, one_line_error
 from simulator.evaluation.dispatch import BackgroundDispatcher, Dispatcher
-from simulator.evaluation.job import Job, JobResult, lost
+from simulator.evaluation.job import Job, JobResult, empty_result
 from simulator.results.disk import write_atomically
 from simulator.results.ledger import Ledger
 from simulator.results.privacy import privacy_columns
@@ -38,6 +37,7 @@ from simulator.run.display import Display
 from simulator.run.plan import AHEAD, RunPlan, attacks_again, expected_attacks
 from simulator.run.pretraining import pretrain
 from simulator.run.strategies import defended_strategy
+from simulator.run_errors import CellsFailed, DiskError, RunError, one_line_error
 from simulator.scenario.scenario import Cell
 from simulator.scenario.sections import EngineConfig
 
@@ -165,13 +165,13 @@ class AttackQueue:
     def note(self, job: Job, result: JobResult) -> None:
         """Add the rows of a job that is over, or was not started at all."""
         of = job.of if result.leakage[0].get("status") == "ok" else ""
-        self.ledger.put(job.setting.cell, job.columns, of, **result._asdict())
+        self.ledger.put(job.settings.cell, job.columns, of, **result._asdict())
 
     def submit(self, job: Job) -> None:
         """Send an attack, unless an interrupted run has made it on the same checkpoints."""
-        if (row := self.ledger.take_up(job.setting.cell, job.columns, job.of)) is None:
+        if (row := self.ledger.take_up(job.settings.cell, job.columns, job.of)) is None:
             return self.dispatcher.submit(job)
-        self.recorders[job.setting.cell].attacked(job)
+        self.recorders[job.settings.cell].attacked(job)
         return self.display.attack_done(row)
 
     def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
@@ -183,8 +183,8 @@ class AttackQueue:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
             self.note(job, result)
-            if job.setting.cell in self.recorders:
-                self.recorders[job.setting.cell].attacked(job)
+            if job.settings.cell in self.recorders:
+                self.recorders[job.settings.cell].attacked(job)
             self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
@@ -203,13 +203,13 @@ class AttackQueue:
         try:
             self.collect(timeout=0)
             for job in self.dispatcher.pending:
-                if job.setting.cell not in self.ledger.done:  # else it has a row of its first try
-                    self.note(job, lost(job, "the run stopped before this attack finished"))
+                if job.settings.cell not in self.ledger.done:  # else it has a row of its first try
+                    self.note(job, empty_result(job, "the run stopped before this attack finished"))
         finally:
             self.dispatcher.close()
 
     def _mark_done(self) -> None:
-        waiting = {job.setting.cell for job in self.dispatcher.pending}
+        waiting = {job.settings.cell for job in self.dispatcher.pending}
         for cell in self.trained.keys() - waiting - self.ledger.done:
             self.ledger.mark_done(cell, self.trained[cell])
 

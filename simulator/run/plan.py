@@ -14,7 +14,7 @@ from clients.local_update import load_data, load_targets, make_model
 from clients.training import check_dynamics
 from simulator.adversary.grant import defense_facts, grant
 from simulator.evaluation.attack_run import AttackRun
-from simulator.evaluation.job import Job, Setting
+from simulator.evaluation.job import Job, JobSettings
 from simulator.results.keys import ObservationKey
 from simulator.results.storage import CellStore
 from simulator.results.threat_models import View
@@ -125,5 +125,5 @@ def attacks_again(plan: RunPlan, out_of_time: Iterable[tuple[str, dict[str, Any]
         store, attacks = CellStore(plan.run_dir, name), cell.scenario.adversary.attacks
         seen = store.observation_path(key).exists() and store.recorded(key).files
         if seen and all(store.checkpoint_path(file).exists() for file in seen):
-            jobs += [Job(Setting.of(cell), store.root, key, attack) for attack in attacks if attack.label == label]
+            jobs += [Job(JobSettings.of(cell), store.root, key, attack) for attack in attacks if attack.label == label]
     return jobs

@@ -18,10 +18,10 @@ from attacks import InputError
 from attacks.interface.errors import one_line
 from clients.data.partition import fingerprint
 from clients.local_update import code_version
-from simulator.errors import RunError
 from simulator.results import disk
-from simulator.results.ledger import JOURNAL, TABLES, Ledger, finished_cells, inspect, out_of_time
+from simulator.results.ledger import JOURNAL, TABLES, Ledger, out_of_time, read_journal
 from simulator.run.plan import RunPlan, attacks_again
+from simulator.run_errors import RunError
 from simulator.rundir.run import DESCRIPTION, read_description
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.yaml_source import leaves
@@ -113,9 +113,9 @@ def needs_run(plan: RunPlan, overwrite: bool = False) -> bool:
         )
     wanted = {cell.name for cell in plan.cells}
     # whoever goes on reads every checkpoint anyway, with the folder locked
-    if not all(wanted <= finished_cells(plan.run_dir, with_files) for with_files in (False, True)):
+    if not all(wanted <= read_journal(plan.run_dir / JOURNAL, with_files).done for with_files in (False, True)):
         return True
-    if attacks_again(plan, out_of_time(inspect(plan.run_dir / JOURNAL, with_files=False))):
+    if attacks_again(plan, out_of_time(read_journal(plan.run_dir / JOURNAL, with_files=False))):
         return True
     if not all((plan.run_dir / name).exists() for name in TABLE_FILES):
         with locked(plan.run_dir):

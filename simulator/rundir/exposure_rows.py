@@ -7,7 +7,7 @@ import pandas as pd
 
 from attacks.calibration import beats_chance
 from simulator.evaluation.truth import CANDIDATES
-from simulator.results.cells import likely_right, num_found
+from simulator.results.cell_texts import likely_right, num_found
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
-from attacks.interface.errors import did_you_mean, one_line
+from attacks.interface.errors import counted, did_you_mean, one_line
 from attacks.interface.normalization import Pictures
 from clients.bounds import check_unpacked
 from simulator.evaluation.attack_run import AttackRun
@@ -25,7 +25,7 @@ from simulator.evaluation.truth import Truth
 from simulator.results.columns import JSON, TEXT, Column, Table
 from simulator.results.disk import inside, is_changed
 from simulator.results.keys import ALL, ObservationKey
-from simulator.results.ledger import JOURNAL, Found, frames_of, inspect
+from simulator.results.ledger import JOURNAL, JournalContents, frames_of, read_journal
 from simulator.results.schema import CLIENTS, LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
 from simulator.rundir.exposure_rows import worst_first
@@ -112,8 +112,8 @@ class Run:
             raise InputError(f"{str(self.path / found)!r} describes no run: it has no `{part}`")
 
     @cached_property
-    def journal(self) -> Found:
-        return inspect(self.path / JOURNAL, with_files=False)
+    def journal(self) -> JournalContents:
+        return read_journal(self.path / JOURNAL, with_files=False)
 
     @cached_property
     def stopped(self) -> str:
@@ -259,7 +259,7 @@ class Run:
         table = self.leakage
         clients = table.client[table.client != ALL].nunique()
         counts = {"round": table["round"].nunique(), "client": clients, "attack": len(table)}
-        return ", ".join([what, *(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())])
+        return ", ".join([what, *(counted(n, name) for name, n in counts.items())])
 
     def attack_run(self, attack: str | AttackConfig, key: ObservationKey, cell: str = "") -> AttackRun:
         """Return an attack with the cell's seed, threads and facts of its defense. attack: a label of the scenario, or

@@ -21,7 +21,7 @@ from simulator.evaluation.candidate_images import spanned, to_input_space
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
 from simulator.results.disk import make_out, write_atomically
-from simulator.results.formats import as_json
+from simulator.results.formats import json_text
 from simulator.results.keys import ObservationKey
 from simulator.results.schema import LAYERS
 from simulator.rundir.run import Run
@@ -218,7 +218,7 @@ def write_diagnosis(out: Path, found: Linearity, view: str, source: str, own: in
     of them are the update's own; and layers.csv, with one row per layer."""
     make_out(out)
     facts = {"view": view, "source": source, "own_images": own, **found.facts()}
-    write_atomically(out / "diagnose.json", as_json(facts))
+    write_atomically(out / "diagnose.json", json_text(facts))
     layers = [asdict(layer) for layer in found.update.layers]
     frame = LAYERS.frame([{"clear": layer.pop("has_spectral_gap"), **layer} for layer in layers])
     write_atomically(out / "layers.csv", frame.to_csv(index=False))

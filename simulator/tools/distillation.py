@@ -22,7 +22,7 @@ from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Learners, named_kernel
 from clients.models import build_model, option_values
 from clients.training import encode_targets
-from simulator.reports.strips import image_sheet
+from simulator.reports.strip_figures import image_sheet
 from simulator.results.disk import make_out, write_atomically
 from simulator.run.display import ShowProgress
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
@@ -109,10 +109,11 @@ class Owner:
         network = self.network("distillation") if options.method == "rkip_finite" else None
         return distill(self.images, self.targets, size, generator, options, network, progress=progress)
 
-    def evaluation(self, kernel: InfiniteNTK) -> Learners:
-        """kernel: of the learner of infinite width."""
+    def learners(self, kernel: InfiniteNTK, max_steps: int, ridge: float = 1e-5) -> Learners:
+        """kernel: of the learner of infinite width. max_steps, ridge: as `Learners` has them."""
         images, labels = self.data.test()
-        return Learners(self.network("evaluation"), kernel, self.data.normalization.inputs(images), labels)
+        inputs = self.data.normalization.inputs(images)
+        return Learners(self.network("evaluation"), kernel, inputs, labels, ridge, max_steps)
 
     def random_subset(self, size: int) -> tuple[Tensor, Tensor]:
         chosen = torch.randperm(len(self.images), generator=torch_generator(self.scenario.seed, "subset"))[:size]
@@ -134,8 +135,7 @@ def run_distillation(
         "accuracy_full": (owner.images, owner.targets),
         "accuracy_random": owner.random_subset(size),
     }
-    evaluation = dataclasses.replace(owner.evaluation(options.kernel), max_steps=max_steps)
-    accuracies, training = evaluate(evaluation, sets, report)
+    accuracies, training = evaluate(owner.learners(options.kernel, max_steps), sets, report)
     evaluated_in = time.perf_counter() - start - distilled_after
     seconds = {"distillation": round(distilled_after, 2), "evaluation": round(evaluated_in, 2)}
     facts = {**accuracies, "standard_training": training, **describe(owner, options, found), "seconds": seconds}
@@ -166,18 +166,18 @@ def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[st
 
 
 def evaluate(
-    evaluation: Learners, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
+    learners: Learners, sets: dict[str, tuple[Tensor, Tensor]], report: ShowProgress
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
     """Return the accuracies of every set by learner, and facts of its standard training."""
     accuracies: dict[str, dict[str, float]] = {}
     training: dict[str, dict[str, float]] = {}
     for i, (name, (images, targets)) in enumerate(sets.items()):
         report(f"evaluating {len(images)} images", i, len(sets))
-        trained = evaluation.standard(images, targets)
+        trained = learners.standard(images, targets)
         accuracies[name] = {
-            "infinite_width": round(evaluation.infinite_width(images, targets), 4),
+            "infinite_width": round(learners.infinite_width(images, targets), 4),
             "standard": round(trained.accuracy, 4),
-            "linearized": round(evaluation.linearized(images, targets), 4),
+            "linearized": round(learners.linearized(images, targets), 4),
         }
         training[name] = dataclasses.asdict(trained)
     return accuracies, training

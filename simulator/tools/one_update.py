@@ -18,18 +18,18 @@ from clients.config import ModelConfig
 from clients.models.factory import outputs_of
 from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
-from simulator.errors import RunError
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.candidate_images import Measured
-from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import Attacked, ScenarioTruth
 from simulator.results.disk import inside, write_atomically
-from simulator.results.formats import as_json, reconstruction_file, write_model
+from simulator.results.formats import json_text, reconstruction_file, write_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
 from simulator.run.run_folder import claimed_folder, describe_scenario, surroundings
+from simulator.run_errors import RunError
 from simulator.rundir.run import AUDIT, DESCRIPTION, Run
 from simulator.scenario.sections import AttackConfig
 
@@ -40,8 +40,8 @@ RECORDING = "recording"  # below the folder of an attack on two checkpoints
 KEY = ObservationKey(1, 0, "server")  # of their observation
 
 
-Described = tuple[str, dict[str, Any], Setting, CellStore]
-"""An attack as its folder has it: the name and content of the file that describes it, the setting for the score, and
+Described = tuple[str, dict[str, Any], JobSettings, CellStore]
+"""An attack as its folder has it: the name and content of the file that describes it, the settings for the score, and
 where its observation and checkpoints are."""
 
 
@@ -66,7 +66,7 @@ def update_of_pair(observation: Observation, granted: Knowledge, options: AuditO
         recording = write_recording(out / RECORDING, observation, granted, options)
         plan = AuditPlan.of(replace(options, recording=str(recording.path)), out)
         content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
-        return AUDIT, content, plan.setting(), recording
+        return AUDIT, content, plan.settings(), recording
 
     return Update(observation, granted, AttackRun(options.attacks[0], options.seed), describe)
 
@@ -85,7 +85,7 @@ def update_of_run(
         adversary = of.scenario.adversary.model_copy(update={"attacks": [run.config]})
         content = describe_scenario(of.scenario.model_copy(update={"adversary": adversary}))
         truth = ScenarioTruth(of.scenario, old=True)
-        return DESCRIPTION, content, replace(Setting.of(of), truth=truth, cell="", swept={}), store
+        return DESCRIPTION, content, replace(JobSettings.of(of), truth=truth, cell="", swept={}), store
 
     return Update(observation, granted, run, describe)
 
@@ -124,7 +124,7 @@ class UpdateJob(Job):
             **found.measured,
         }
         shown = found if self.pixels else replace(found, pixel_mean=(), pixel_std=())
-        written = {FACTS: as_json(facts).encode(), CONSTANTS: as_json(found.constants).encode()}
+        written = {FACTS: json_text(facts).encode(), CONSTANTS: json_text(found.constants).encode()}
         return files | written | {RECONSTRUCTIONS: reconstruction_file(shown)}
 
 
@@ -138,13 +138,13 @@ def attack_update(update: Update, out: Path, pixels: bool, timeout: float, progr
     attack = config.make()
     attack.check(update.observation, update.attack.knowledge(update.granted))
     choose_device(getattr(attack, "device", "cpu"))
-    file, content, setting, source = update.describe(out)
+    file, content, settings, source = update.describe(out)
     for other in {DESCRIPTION, AUDIT, RECONSTRUCTIONS, CONSTANTS} - {file}:  # of an earlier attack
         (out / other).unlink(missing_ok=True)
     with claimed_folder(out, file, content, overwrite=True):
-        write_atomically(out / FACTS, as_json({"attack": config.name}))  # until it ends, and if it fails
+        write_atomically(out / FACTS, json_text({"attack": config.name}))  # until it ends, and if it fails
         _write_observation(CellStore(out), source, key, update.granted)
-        job = UpdateJob(replace(setting, timeout=timeout, limit="--timeout"), out, key, config, pixels=pixels)
+        job = UpdateJob(replace(settings, timeout=timeout, limit="--timeout"), out, key, config, pixels=pixels)
         ledger, reporter = Ledger(out), Reporter()
         reporter.show = progress
         result = run_job(job, reporter)
@@ -187,8 +187,8 @@ def _audit_again(record: Run, key: ObservationKey, attack: AttackConfig, out: Pa
     asked |= {f"{name}s": [value] for name, value in key.columns.items()}
     try:
         plan = AuditPlan.of(AuditOptions.described_by(asked), out)
-        digest, setting = plan.digest, plan.setting()
+        digest, settings = plan.digest, plan.settings()
     except InputError:  # the recording or the images have moved: the checkpoints that were named are enough to attack
         asked |= dict.fromkeys(IMAGES)
-        digest, setting = "", Setting(None, seed=int(asked["seed"]))
-    return AUDIT, {"audit": asked, "digest": digest, **surroundings()}, setting, record.store()
+        digest, settings = "", JobSettings(None, seed=int(asked["seed"]))
+    return AUDIT, {"audit": asked, "digest": digest, **surroundings()}, settings, record.store()

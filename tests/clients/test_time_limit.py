@@ -73,7 +73,7 @@ def test_on_a_busy_core_work_has_the_same_processor_seconds_and_all_the_time_tha
     """Four others on the same core: 0.8 s of work take about 4 s, and the limit is 1.2 s."""
     start, signs = time.monotonic(), []
     with crowded(4):
-        with time_limit(1.2, alive=lambda: signs.append(time.monotonic())):
+        with time_limit(1.2, heartbeat=lambda: signs.append(time.monotonic())):
             work(0.8)
         assert time.monotonic() - start > 1.2 and signs  # others know that it is not lost
         with pytest.raises(OutOfTime, match="it waits and does not compute"), time_limit(0.5):

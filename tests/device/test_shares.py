@@ -8,7 +8,6 @@ import torch
 
 from attacks.interface.torch_tools import free_card, require_usable_card
 from clients.local_update import whereabouts
-from simulator.errors import InputError
 from simulator.evaluation import dispatch
 from simulator.evaluation.dispatch import (
     ATTACK_RESOURCE,
@@ -19,6 +18,7 @@ from simulator.evaluation.dispatch import (
     room_on_gpus,
 )
 from simulator.run.cluster import backend_config, stop_ray, worker_environment
+from simulator.run_errors import InputError
 from simulator.scenario.sections import EngineConfig
 from tests.device.card import card
 from tests.device.training_cases import client, settings

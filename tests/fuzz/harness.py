@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clients.time_limit import time_limit
-from simulator.errors import InputError, RunError
+from simulator.run_errors import InputError, RunError
 from tests.fuzz.kinds import KINDS
 
 LONGEST, MOST_MIB, MOST_LINES = 10.0, 1024.0, 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.cli.commands import ReportCommand
 from simulator.cli.runs import report
-from simulator.results.ledger import finished_cells
+from simulator.results.ledger import JOURNAL, read_journal
 from simulator.rundir.run import Run
 
 
@@ -18,7 +18,7 @@ def report_it(root: Path | str) -> str:
     """What `report --all` and `attack --run` make of it, as text. Raises `Escaped` too."""
     root, said = Path(root), io.StringIO()
     before = {path.name for path in root.parent.iterdir()}
-    finished_cells(root)
+    read_journal(root / JOURNAL)
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
             report(ReportCommand(run_dir=root, show_all=True))

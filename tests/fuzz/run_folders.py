@@ -12,7 +12,7 @@ import yaml
 
 from attacks import Knowledge
 from clients.local_update import load_data
-from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.reports.page.pages import render, run_page
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
@@ -61,7 +61,7 @@ def _make_run(root: Path) -> None:
         key = ObservationKey(1, client, "server")
         seen = RecordedObservation.of(key, ((sent, store.save_client(1, client, final)),), (client,), (0, 1))
         store.save_observation(seen, Knowledge(num_private=3, pixel_mean=(0.3,), public_images=public - 0.3))
-        result = run_job(Job(Setting.of(cell), root, key, scenario.adversary.attacks[0]))
+        result = run_job(Job(JobSettings.of(cell), root, key, scenario.adversary.attacks[0]))
         ledger.add("", **result._asdict())
     ledger.add("", utility=[{"round": 1, "defense": "none", "seed": 0, "test_accuracy": 0.5}])
     ledger.mark_done("", store.files)

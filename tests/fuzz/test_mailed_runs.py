@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from attacks import InputError
-from simulator.errors import printable
 from simulator.reports.figures import draw_figures
 from simulator.results.disk import check_out, write_atomically
 from simulator.results.keys import ObservationKey
-from simulator.results.ledger import Ledger, finished_cells
+from simulator.results.ledger import JOURNAL, Ledger, read_journal
 from simulator.results.storage import CellStore
+from simulator.run_errors import printable
 from simulator.rundir.run import Run
 from simulator.scenario import yaml_source
 from tests.fuzz.harness import longest_here
@@ -89,7 +89,7 @@ def test_a_table_that_no_run_wrote(root, change, message):
 @pytest.mark.parametrize("name", ["../../dev/zero", "../" * 30 + "dev/zero", "/dev/zero", "..", "a\0b"])
 def test_a_journal_that_names_a_file_elsewhere(root, name):
     change_journal(root, lambda entry: entry | {"files": {name: "00000000"}} if "done" in entry else entry)
-    assert finished_cells(root) == set()
+    assert read_journal(root / JOURNAL).done == set()
     assert "leads out of" in Ledger(root).problems[0]
 
 
@@ -122,7 +122,7 @@ def test_a_link_that_leads_out(root, name, place):
     (root / name).unlink()
     (root / name).symlink_to(place)
     with pytest.raises(InputError, match="leads out of"):
-        _ = finished_cells(root), Run(root).leakage, Run(root).store().architecture()
+        _ = read_journal(root / JOURNAL).done, Run(root).leakage, Run(root).store().architecture()
 
 
 def test_a_pipe_in_the_place_of_a_file(root):

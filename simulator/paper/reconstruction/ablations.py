@@ -20,7 +20,7 @@ from attacks.ntk.attack import NTKAttack, NTKOptimization
 from attacks.ntk.objective import Objective
 from attacks.scoring.images import distances, matched_l2
 from clients.config import Count, Positive, Section
-from clients.distillation.distill import linearized_outputs
+from clients.distillation.methods import linearized_outputs
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step
 from simulator.paper.measures import draw_lines, floor_of

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from attacks import get_attack
-from attacks.interface.errors import InputError
+from attacks.interface.errors import InputError, counted
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.torch_tools import choose_device, derive_seed, torch_generator
@@ -205,7 +205,7 @@ def cost(run: ExperimentRun, settings: OnionSettings) -> float:
     attacks = onions * (2 * stages - 1)  # a second network each, but for the last
     networks = attacks + onions * (settings.draws + 1) * (stages - 1)
     run.say(
-        f"{onions} onion{'s' * (onions > 1)} of {stages} stages: {networks} networks to train, {attacks} attacks of "
+        f"{counted(onions, 'onion')} of {stages} stages: {networks} networks to train, {attacks} attacks of "
         f"{settings.iterations} iterations"
     )
 

@@ -12,9 +12,10 @@ import pandas as pd
 from PIL import Image
 from torch import Tensor
 
+from attacks.interface.errors import counted
 from attacks.interface.normalization import stretched
 from simulator.reports.drawing import DPI, Drawn
-from simulator.reports.verdict_words import counted, sentence
+from simulator.reports.verdict_words import sentence
 from simulator.results.columns import leakage_floor
 from simulator.rundir.run import Run
 from simulator.rundir.strip import Strip, strip_of, where_of

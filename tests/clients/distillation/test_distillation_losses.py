@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks.kernel.empirical import empirical_ntk
 from attacks.ntk.objective import AutogradObjective
-from clients.distillation.distill import KIP, RKIP
+from clients.distillation.methods import KIP, RKIP
 
 RIDGE = 1e-3
 

@@ -18,7 +18,7 @@ def granted(tmp_path):
         )
         scenario = load_scenario(path)
         data = load_data(scenario.cells()[0].client_config(use_gpu=False))
-        return grant(scenario, data, clients), data
+        return grant(scenario, data, clients, scenario.defense_facts()), data
 
     return grant_to
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from simulator.audit.run_audit import audit
-from simulator.errors import DiskError
+from simulator.run_errors import DiskError
 from tests.simulator.audit.recorded import SHAPE, record
 
 

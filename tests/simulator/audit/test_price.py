@@ -19,9 +19,9 @@ from clients import time_limit
 from simulator.audit import price
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
 from simulator.audit.run_audit import _of_workers, audit
-from simulator.evaluation.job import Job, JobResult, Setting
+from simulator.evaluation.job import Job, JobResult, JobSettings
 from simulator.results.keys import ObservationKey
-from simulator.results.ledger import finished_cells
+from simulator.results.ledger import JOURNAL, read_journal
 from simulator.run.display import Display
 from simulator.scenario.sections import AttackConfig
 from tests.simulator.audit.recorded import SHAPE, record
@@ -42,7 +42,7 @@ def clock(monkeypatch):
 def jobs(tmp_path, *attacks, clients=3):
     keys = [ObservationKey(1, client, "server") for client in range(clients)]
     made = [AttackConfig.model_validate({"name": attack}) for attack in attacks]
-    return [Job(Setting(None), tmp_path, key, attack) for key in keys for attack in made]
+    return [Job(JobSettings(None), tmp_path, key, attack) for key in keys for attack in made]
 
 
 def test_an_attack_begins_where_the_longest_of_its_kind_would_end_in_time(clock, tmp_path, monkeypatch):
@@ -122,7 +122,7 @@ def test_the_next_call_goes_on_with_what_was_left(tmp_path, monkeypatch):
     )
     run = audited(recorded, "some")
     assert run.leakage.status.tolist() == ["ok", "ok", "skipped", "skipped"]
-    assert run.leakage.detail[2].startswith(LEFT) and len(finished_cells(run.path)) == 2
+    assert run.leakage.detail[2].startswith(LEFT) and len(read_journal(run.path / JOURNAL).done) == 2
     assert describe_rest(run.leakage, 1).startswith("2 of 4 attacks are left (span): about ")
     run = audited(recorded, "some", minutes=0)
     assert run.leakage.status.tolist() == ["ok"] * 4 and describe_rest(run.leakage, 1) == ""
@@ -208,7 +208,7 @@ def test_one_attack_at_a_time_is_cut_too_when_the_time_is_over(tmp_path, monkeyp
     begun = time.process_time()
     run = audited(recorded, "cut", attacks=[f"{tmp_path}/own.py:Slow"], clients=[0], minutes=(price.BESIDE + 2) / 60)
     assert time.process_time() - begun < price.BESIDE + 2
-    assert run.leakage.detail.tolist() == [price.REST] and not finished_cells(run.path)
+    assert run.leakage.detail.tolist() == [price.REST] and not read_journal(run.path / JOURNAL).done
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from simulator.errors import DiskError
 from simulator.results.ledger import Ledger
+from simulator.run_errors import DiskError
 
 
 def test_a_run_that_a_full_disk_stopped_shows_what_it_found(fedspill, scenario, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from simulator.results.ledger import JOURNAL, finished_cells, inspect
+from simulator.results.ledger import JOURNAL, read_journal
 from simulator.rundir.run import Run
 
 pytestmark = pytest.mark.slow
@@ -34,16 +34,16 @@ def test_an_interrupted_command_exits_130_and_goes_on(tmp_path):
     scenario.write_text(yaml.safe_dump(CONTENT))
     command = [str(Path(sys.executable).with_name("fedspill")), "run", str(scenario), "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and len(finished_cells(out)) < 3:
+        while process.poll() is None and len(read_journal(out / JOURNAL).done) < 3:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()
-    done = finished_cells(out)
+    done = read_journal(out / JOURNAL).done
     assert process.returncode == 130 and "Traceback" not in said
     assert said.splitlines()[-1] == f"  fedspill run {scenario} --out {out}"
     assert 3 <= len(done) < 12
 
-    rows = [entry["row"] for entry in inspect(out / JOURNAL).entries if entry.get("table") == "leakage"]
+    rows = [entry["row"] for entry in read_journal(out / JOURNAL).entries if entry.get("table") == "leakage"]
     seconds = pd.DataFrame(rows).set_index("cell").seconds
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from simulator.cli.finish import AGAIN
-from simulator.errors import CellsFailed
 from simulator.results.ledger import JOURNAL, Ledger
 from simulator.run.run_folder import claimed
+from simulator.run_errors import CellsFailed
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from attacks import Knowledge
 from clients.config import ModelConfig
-from simulator.evaluation.job import Job, Setting
+from simulator.evaluation.job import Job, JobSettings
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore
 from simulator.scenario.scenario import Cell, validate
@@ -13,7 +13,9 @@ def make_job(root, client, timeout=3600.0, **swept):
     """An attack that takes no time on what `client` returned."""
     adversary = {"timeout": timeout, "attacks": ["mean_image"]}
     scenario = validate(YamlSource({"name": "s", "data": {"public": 30, "test": 30}, "adversary": adversary}))
-    return Job(Setting.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0])
+    return Job(
+        JobSettings.of(Cell("", swept, scenario)), root, ObservationKey(1, client, "server"), scenario.attacks[0]
+    )
 
 
 def observed_run(folder):

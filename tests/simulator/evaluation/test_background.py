@@ -6,7 +6,7 @@ import time
 import pytest
 
 from simulator.evaluation.dispatch import BackgroundDispatcher
-from simulator.evaluation.job import lost
+from simulator.evaluation.job import empty_result
 from tests.simulator.evaluation.observed import make_job
 
 
@@ -21,7 +21,7 @@ class InOrder:
         self.threads.add(threading.current_thread())
         if self.pending and self.pending[0].key.client == 13:
             raise OSError("the cluster is gone")
-        return [(job := self.pending.pop(0), lost(job, "done"))] if self.pending else []
+        return [(job := self.pending.pop(0), empty_result(job, "done"))] if self.pending else []
 
     def close(self):
         self.closed = True

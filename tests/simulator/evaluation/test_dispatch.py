@@ -107,7 +107,7 @@ def dispatch_to_nowhere(monkeypatch):
 
 def heard(dispatcher, job, seconds_ago):
     now, dispatcher.clock[0] = dispatcher.clock[0], dispatcher.clock[0] - seconds_ago
-    dispatcher.board.alive.remote(job.name)
+    dispatcher.board.heartbeat.remote(job.name)
     dispatcher.clock[0] = now
 
 
@@ -138,18 +138,18 @@ def test_jobs_wait_as_long_as_others_take_the_slots(tmp_path, dispatch_to_nowher
 
 @pytest.mark.parametrize(("timeout", "ended_after"), [(1.0, 21), (60.0, 120), (3600.0, 3720)])
 def test_a_worker_ends_itself_after_the_limit_and_as_long_again(tmp_path, monkeypatch, timeout, ended_after):
-    """At least 20 s and at most 120 s more, and counted anew from every sign of life."""
+    """At least 20 s and at most 120 s more, and counted anew from every heartbeat."""
     limits, signs = [], []
 
     @contextlib.contextmanager
     def last_resort(seconds):
         limits.append(seconds)
-        yield lambda: signs.append("of life")
+        yield lambda: signs.append("heartbeat")
 
     monkeypatch.setattr(dispatch, "last_resort", last_resort)
-    monkeypatch.setattr(dispatch, "attack", lambda job, metadata, contents, reporter: reporter.alive())
+    monkeypatch.setattr(dispatch, "attack", lambda job, metadata, contents, reporter: reporter.heartbeat())
     run_remotely(make_job(tmp_path, 0, timeout=timeout), None, (), None)
-    assert limits == [ended_after] and signs == ["of life"]
+    assert limits == [ended_after] and signs == ["heartbeat"]
 
 
 @pytest.mark.parametrize("times", [1, 3])

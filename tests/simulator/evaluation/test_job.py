@@ -13,15 +13,15 @@ from attacks.interface.plugins import Registry
 from attacks.networks.probing import run_network
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
-from simulator.errors import blamed_error
 from simulator.evaluation.evaluator import Evaluation
-from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.evaluation.progress_board import Reporter
 from simulator.reports.verdict import verdict
 from simulator.reports.verdict_words import plain
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore
+from simulator.run_errors import blamed_error
 from simulator.scenario.scenario import load_scenario
 from tests.crowded import crowded
 from tests.simulator.evaluation.fake_actor import Handle
@@ -45,7 +45,7 @@ def make_job(tmp_path, model="{width: 16, depth: 1}", attack="{name: ntk, iterat
     store.create(scenario.model, (1, 8, 8), 10, scenario.seed)
     pair = (store.save_global(0, initial), store.save_client(1, 0, final))
     write_observation(store, pair, client=0)
-    return Job(Setting.of(cell), store.root, KEY, scenario.adversary.attacks[0])
+    return Job(JobSettings.of(cell), store.root, KEY, scenario.adversary.attacks[0])
 
 
 def write_observation(store, pair, client):
@@ -79,10 +79,10 @@ def test_an_attack_has_the_same_result_on_a_core_that_others_keep_busy(tmp_path)
     limit = 2 * (time.process_time() - start)
     found = np.load(CellStore(job.root).reconstruction_path(job.key, "ntk"))["images"]
     signs = []
-    board = SimpleNamespace(alive=signs.append, progress=lambda *said: None)
+    board = SimpleNamespace(heartbeat=signs.append, progress=lambda *said: None)
     with crowded(5):
         start = time.monotonic()
-        late = run_job(replace(job, setting=replace(job.setting, timeout=limit)), Reporter(Handle(board), job.name))
+        late = run_job(replace(job, settings=replace(job.settings, timeout=limit)), Reporter(Handle(board), job.name))
         assert time.monotonic() - start > limit
     assert len(signs) > 2  # besides those before the attack and before the score
     scores = [{name: value for name, value in one.leakage[0].items() if name != "seconds"} for one in (alone, late)]
@@ -171,12 +171,12 @@ def test_distilled_images_are_singled_out_of_those_of_the_round(tmp_path):
     assert targets[0].leakage[1]["l2_median"] == pytest.approx(0.8, rel=1e-4)  # 0.1 on each of 64 pixels
 
 
-def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
+def test_a_job_has_a_heartbeat_before_it_is_scored(tmp_path, monkeypatch):
     said = []
 
     class Listening(Reporter):
-        def alive(self):
-            said.append("alive")
+        def heartbeat(self):
+            said.append("heartbeat")
 
     def attack(run, observation, granted, progress):
         said.append("attack")
@@ -189,7 +189,7 @@ def test_a_job_gives_a_sign_of_life_before_it_is_scored(tmp_path, monkeypatch):
     monkeypatch.setattr("simulator.evaluation.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)
     assert run_job(make_job(tmp_path), Listening()).leakage[0]["status"] == "ok"
-    assert said == ["alive", "attack", "alive", "score"]
+    assert said == ["heartbeat", "attack", "heartbeat", "score"]
 
 
 def test_a_row_has_the_guarantee_against_its_adversary_and_says_where_there_is_none(tmp_path):

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulator.paper import EXPERIMENTS
 from simulator.paper.claims import COMPARISONS, Claim, ClaimRule, Interval, Signs, compare, judge, load_claims
 from simulator.paper.distilled import likeness_statistics, set_statistics, size_statistics
+from simulator.paper.experiment import EXPERIMENTS
 from simulator.paper.predicted_points import gap_statistics
 from simulator.paper.reconstruction.curves import few_statistics, ntk_statistics, span_statistics, task_statistics
 from simulator.paper.reconstruction.duals import accumulated_statistics, dual_statistics

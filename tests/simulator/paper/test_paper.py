@@ -9,7 +9,6 @@ from rich.console import Console
 
 from attacks import InputError
 from clients.config import Count, Section
-from simulator.paper import EXPERIMENTS, ExperimentRun, get_experiment
 from simulator.paper.claims import file_of
 from simulator.paper.command import (
     choose_dataset,
@@ -18,6 +17,7 @@ from simulator.paper.command import (
     narrow_sweep,
     run_experiment,
 )
+from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, get_experiment
 from simulator.paper.measures import SCORES, paired, spearman_within
 from simulator.paper.reconstruction.curves import (
     class_statistics,

@@ -1,5 +1,5 @@
-from simulator.paper import EXPERIMENTS
 from simulator.paper.command import load_file
+from simulator.paper.experiment import EXPERIMENTS
 
 PUBLISHED = {"dual_normalization": "mean", "scale_duals": False, "schedule": "constant", "patience": 0}
 OURS = {"one_step"}  # its duals, η/N times a residual, are as small as a step of the published recipe

@@ -10,8 +10,8 @@ from attacks.kernel.empirical import empirical_ntk, kernel_duals
 from attacks.kernel.infinite import InfiniteNTK
 from attacks.ntk.objective import make_objective
 from attacks.scoring.images import matched_l2
-from simulator.paper import ExperimentRun
 from simulator.paper.command import load_file
+from simulator.paper.experiment import ExperimentRun
 from simulator.paper.predicted_points import (
     Centered,
     PredictedSettings,

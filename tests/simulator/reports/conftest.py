@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks import InputError, Knowledge
-from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.schema import LEAKAGE, SAMPLES, UTILITY
 from simulator.results.storage import CellStore
@@ -56,7 +56,7 @@ def record(tmp_path):
     key, pair = ObservationKey(1, 0, "server"), (store.save_global(0, initial), store.save_client(1, 0, final))
     store.save_observation(RecordedObservation.of(key, (pair,), (0,), (0,)), Knowledge(num_private=3))
     store.save_distilled(1, 0, DISTILLED)
-    result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
+    result = run_job(Job(JobSettings.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
     utility = UTILITY.frame([utility_row(round) for round in (0, 1)])
     return FakeRun(tmp_path, scenario, LEAKAGE.frame(result.leakage), pd.DataFrame(result.samples), utility)
 

@@ -12,7 +12,6 @@ from scipy import optimize, stats
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
 from simulator.adversary.reply import ClientReply
-from simulator.errors import CellsFailed
 from simulator.reports.benchmark_figures import draw_benchmark, frontier_of
 from simulator.reports.benchmark_table import benchmark_table, strongest, tried_by_all
 from simulator.reports.tables import untested
@@ -22,6 +21,7 @@ from simulator.results.schema import CLIENTS, LEAKAGE, UTILITY
 from simulator.results.threat_models import all_views
 from simulator.run.federation import Utility
 from simulator.run.run_folder import claimed
+from simulator.run_errors import CellsFailed
 from simulator.scenario.scenario import validate
 from simulator.scenario.yaml_source import YamlSource
 

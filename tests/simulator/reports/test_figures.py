@@ -6,7 +6,7 @@ import pytest
 from matplotlib import pyplot
 
 from simulator.reports import figures
-from simulator.reports.drawing import in_words, panel_titles
+from simulator.reports.drawing import panel_titles, value_text
 from simulator.reports.figures import curves, draw_figures, horizontal, places_of, spread
 from simulator.results.schema import LEAKAGE, SAMPLES
 from tests.simulator.reports.conftest import leakage_row, sample_rows
@@ -91,8 +91,8 @@ def test_the_x_axis_is_what_moves():
 
 
 def test_a_setting_that_is_a_mapping_is_written_without_its_signs():
-    assert in_words('{"name": "FedProx", "options": {"proximal_mu": 50.0}}') == "FedProx, proximal_mu: 50.0"
-    assert (in_words('"FedAvg"'), in_words(0.1)) == ("FedAvg", "0.1")
+    assert value_text('{"name": "FedProx", "options": {"proximal_mu": 50.0}}') == "FedProx, proximal_mu: 50.0"
+    assert (value_text('"FedAvg"'), value_text(0.1)) == ("FedAvg", "0.1")
 
 
 def test_clients_that_coincide_stand_beside_each_other():

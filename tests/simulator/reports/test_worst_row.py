@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulator.reports import benchmark_figures, strips
+from simulator.reports import benchmark_figures, strip_figures
 from simulator.reports.benchmark_table import strongest
 from simulator.reports.page import pages
 from simulator.reports.screen import worst_rows
@@ -41,7 +41,7 @@ def two(request, large, monkeypatch):
     large.leakage = LEAKAGE.frame(CASES[request.param])
     monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: {"title": f"client {row.client}", "groups": []})
     monkeypatch.setattr(rundir, "worst_pictures", lambda run, row, most: row)
-    monkeypatch.setattr(strips, "strip_of", lambda run, row, title, label: strip(f"client {row.client}"))
+    monkeypatch.setattr(strip_figures, "strip_of", lambda run, row, title, label: strip(f"client {row.client}"))
     return large
 
 
@@ -59,8 +59,8 @@ def test_all_reports_name_the_same_worst_row(two, monkeypatch, tmp_path):
     first, others = pages.pictures(two, print)
     assert first["title"] == "client 1" or others["without"] == ["client 1, round 1 (held, not returned)"]
     shown = []
-    monkeypatch.setattr(strips, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
-    strips.image_grid(two, leakage, tmp_path / "x.png")
+    monkeypatch.setattr(strip_figures, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
+    strip_figures.image_grid(two, leakage, tmp_path / "x.png")
     assert shown[0].title == "client 1"
 
 

@@ -6,9 +6,9 @@ import zlib
 import numpy as np
 import pytest
 
-from simulator.errors import DiskError
 from simulator.results.disk import is_changed, write_bytes
-from simulator.results.ledger import JOURNAL, Ledger, decode, encode, inspect
+from simulator.results.ledger import JOURNAL, Ledger, decode, encode, read_journal
+from simulator.run_errors import DiskError
 
 KEY = {"defense": "none", "seed": 0, "target": "private", "attack": "ntk", "threat_model": "server", "status": "ok"}
 
@@ -37,7 +37,7 @@ def test_a_line_with_the_checksum_of_earlier_versions_is_still_read(tmp_path):
     fill(tmp_path)
     lines = (tmp_path / JOURNAL).read_text().splitlines()
     (tmp_path / JOURNAL).write_text("".join(f'{line[:-1]}, "crc32": "00000000"}}\n' for line in lines))
-    assert inspect(tmp_path / JOURNAL).done == set("abc") and fill(tmp_path).problems == []
+    assert read_journal(tmp_path / JOURNAL).done == set("abc") and fill(tmp_path).problems == []
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,27 @@ def test_what_is_damaged_is_named_and_done_again(tmp_path, damage):
     harm, cells, said = DAMAGE[damage]
     whole = fill(tmp_path).tables()["leakage"]
     harm(tmp_path)
-    found = inspect(tmp_path / JOURNAL)
+    found = read_journal(tmp_path / JOURNAL)
     assert found.done == set("abc") - set(cells)
     assert any(said in problem for problem in found.problems) and all("\n" not in problem for problem in found.problems)
     again = fill(tmp_path)
     assert again.done == set("abc") and again.problems == found.problems
     assert again.tables()["leakage"].equals(whole)
-    assert inspect(tmp_path / JOURNAL).problems == []
+    assert read_journal(tmp_path / JOURNAL).problems == []
 
 
 def test_a_line_that_was_taken_out_whole_is_missed(tmp_path):
     fill(tmp_path)
     lines = (tmp_path / JOURNAL).read_text().splitlines(keepends=True)
     (tmp_path / JOURNAL).write_text("".join(lines[:4] + lines[5:]))
-    assert inspect(tmp_path / JOURNAL).done == {"a", "c"}
+    assert read_journal(tmp_path / JOURNAL).done == {"a", "c"}
 
 
 def test_a_checkpoint_that_somebody_deleted_is_not_made_again(tmp_path):
     fill(tmp_path)
     (tmp_path / "b.safetensors").unlink()
-    assert inspect(tmp_path / JOURNAL).done == set("abc")
-    assert sorted(inspect(tmp_path / JOURNAL).files) == ["a.safetensors", "b.safetensors", "c.safetensors"]
+    assert read_journal(tmp_path / JOURNAL).done == set("abc")
+    assert sorted(read_journal(tmp_path / JOURNAL).files) == ["a.safetensors", "b.safetensors", "c.safetensors"]
 
 
 def test_a_long_file_is_checked_to_its_last_byte(tmp_path):

@@ -7,7 +7,7 @@ import yaml
 import fedspill
 from attacks import InputError, Knowledge
 from clients.local_update import load_data
-from simulator.evaluation.job import Job, Setting, run_job
+from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore
@@ -39,7 +39,7 @@ def run(tmp_path):
         seen = RecordedObservation.of(key, ((sent, store.save_client(1, client, final)),), (client,), (0, 1))
         store.save_observation(seen, Knowledge(num_private=3, pixel_mean=(0.3,), public_images=public - 0.3))
         store.save_public_images(public - 0.3)
-        result = run_job(Job(Setting.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
+        result = run_job(Job(JobSettings.of(scenario.cells()[0]), tmp_path, key, scenario.adversary.attacks[0]))
         ledger.add(f"job {client}", **result._asdict())
         ledger.mark_done(f"job {client}")
     ledger.write_tables()

@@ -10,12 +10,12 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
-from simulator.errors import DiskError
 from simulator.results import storage as storage_module
 from simulator.results.disk import check_out, make_out, write_bytes
 from simulator.results.formats import load_images, load_state, reconstruction_file, save_state
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore, make_knowledge
+from simulator.run_errors import DiskError
 
 SHAPE = (1, 8, 8)
 

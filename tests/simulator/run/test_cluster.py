@@ -14,10 +14,10 @@ import pytest
 import ray
 from ray._private.node import Node
 
-from simulator.errors import InputError
 from simulator.evaluation.dispatch import ATTACK_RESOURCE
 from simulator.run import cluster
 from simulator.run.cluster import UNUSED, start_ray, stop_ray, worker_environment
+from simulator.run_errors import InputError
 from simulator.scenario.sections import EngineConfig
 
 

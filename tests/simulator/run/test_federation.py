@@ -8,14 +8,14 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from clients import time_limit
-from simulator.errors import CellsFailed, RunError
 from simulator.evaluation.job import JobResult
-from simulator.results.ledger import Ledger, finished_cells
+from simulator.results.ledger import JOURNAL, Ledger, read_journal
 from simulator.run import federation
 from simulator.run.display import Display
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import claimed
 from simulator.run.workers import START
+from simulator.run_errors import CellsFailed, RunError
 from simulator.scenario.scenario import load_scenario
 
 
@@ -63,7 +63,7 @@ def start(tmp_path, monkeypatch):
 def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start):
     with pytest.raises(CellsFailed, match=r"^1 of 3 settings failed: learning_rate=10.0 .*3 of 3 clients failed"):
         start("learning_rate=10.0")
-    assert finished_cells(tmp_path / "out") == {"learning_rate=0.1", "learning_rate=0.05"}
+    assert read_journal(tmp_path / "out" / JOURNAL).done == {"learning_rate=0.1", "learning_rate=0.05"}
     rows = pd.read_parquet(tmp_path / "out" / "utility.parquet")
     assert rows["training.learning_rate"].tolist() == [0.05, 0.1, 10.0]  # what the failed cell had found is kept
 
@@ -197,7 +197,7 @@ def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_somet
 
     def job(client, of):
         columns = {"round": 1, "client": client, "threat_model": "server", "attack": "ntk"}
-        return SimpleNamespace(setting=SimpleNamespace(cell=""), columns=columns, of=of)
+        return SimpleNamespace(settings=SimpleNamespace(cell=""), columns=columns, of=of)
 
     queue = begun()
     for client, status in ((0, "ok"), (1, "ok"), (2, "failed")):  # the run stopped before the last one ended
@@ -217,7 +217,7 @@ class ThreeAttacks(NoJobs):
 
     def __init__(self):
         cell = SimpleNamespace(cell="cell")
-        self.pending = [SimpleNamespace(setting=cell, name=name, columns={}, of="") for name in range(3)]
+        self.pending = [SimpleNamespace(settings=cell, name=name, columns={}, of="") for name in range(3)]
 
     def collect(self, timeout):
         return [(self.pending.pop(0), SimpleNamespace(leakage=[{}], _asdict=dict))]

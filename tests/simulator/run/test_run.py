@@ -12,13 +12,13 @@ import yaml
 from sklearn.datasets import load_digits
 
 from attacks import InputError
-from simulator.errors import RunError
 from simulator.results.keys import ObservationKey
-from simulator.results.ledger import finished_cells
+from simulator.results.ledger import JOURNAL, read_journal
 from simulator.results.schema import LEAKAGE
 from simulator.run.cluster import stop_ray
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import needs_run
+from simulator.run_errors import RunError
 from simulator.scenario.scenario import load_scenario
 
 pytestmark = pytest.mark.slow
@@ -165,7 +165,7 @@ def test_cells_of_a_sweep_are_paired_by_seed_and_differ(swept):
 
 
 def test_a_finished_run_is_recognized(swept):
-    assert finished_cells(swept.path) == set(swept.cells) == {"seed=0", "seed=1"}
+    assert read_journal(swept.path / JOURNAL).done == set(swept.cells) == {"seed=0", "seed=1"}
 
 
 def test_the_same_scenario_gives_the_same_table(swept, tmp_path, run_scenario):

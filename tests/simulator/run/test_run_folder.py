@@ -15,7 +15,6 @@ from sklearn.datasets import load_digits
 from attacks import InputError
 from attacks.interface.plugins import allow_code
 from clients.data import _load
-from simulator.errors import DiskError, RunError
 from simulator.results import ledger as ledger_file
 from simulator.results.disk import LOCK
 from simulator.results.ledger import JOURNAL, Ledger
@@ -24,6 +23,7 @@ from simulator.run import run_folder as folder_file
 from simulator.run.display import Display
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import claimed, inputs_of, needs_run
+from simulator.run_errors import DiskError, RunError
 from simulator.scenario.scenario import load_scenario
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.errors import InputError
+from simulator.run_errors import InputError
 from simulator.scenario.scenario import load_scenario
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

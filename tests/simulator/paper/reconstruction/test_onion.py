@@ -6,9 +6,10 @@ import torch
 
 from attacks import InputError
 from clients.defenses.training_data import without_easiest
-from simulator.paper import ExperimentRun, distilled
+from simulator.paper import distilled
 from simulator.paper.command import load_file
 from simulator.paper.distilled import DistillationSettings, cosines, gap_table, likeness, table1
+from simulator.paper.experiment import ExperimentRun
 from simulator.paper.reconstruction.onion import (
     OnionSettings,
     Peeling,

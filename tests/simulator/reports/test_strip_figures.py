@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from clients.local_update import load_data
-from simulator.reports import strips
-from simulator.reports.strips import draw_strips, image_grid
+from simulator.reports import strip_figures
+from simulator.reports.strip_figures import draw_strips, image_grid
 from simulator.rundir.strip import Strip, strip_of, title_of
 from tests.simulator.reports.conftest import DISTILLED
 
@@ -15,7 +15,7 @@ from tests.simulator.reports.conftest import DISTILLED
 def drawn(monkeypatch):
     """Figures that would have been saved."""
     figures = []
-    monkeypatch.setattr(strips, "save", lambda figure, path: figures.append(figure) or path)
+    monkeypatch.setattr(strip_figures, "save", lambda figure, path: figures.append(figure) or path)
     return figures
 
 

@@ -6,7 +6,7 @@ from attacks.kernel.empirical import kernel_regression
 from attacks.kernel.infinite import InfiniteNTK
 from clients.config import ModelConfig
 from clients.distillation import DistillOptions, distill
-from clients.distillation.distill import balanced_targets, linearized_outputs, linearized_update, reconstruct_few
+from clients.distillation.methods import balanced_targets, linearized_outputs, linearized_update, reconstruct_few
 from clients.models import build_model
 
 
