@@ -421,6 +421,8 @@ class MAP_INVERSION(Thresholds):
     bounds_weight: float = 1.0  # of the mean squared distance from the bounds of pixels
     most_work: float = 6e12  # multiply-adds of all steps together: three minutes at 33 of them per nanosecond
     fewest_steps: int = 600  # that are worth their time
+    few_descent: Descent = Descent(400, 0.05)  # where maps have fewer entries than pixels
+    few_prior: float = 5e-3  # weight of the prior of photographs there: a tenth leaves noise, five times as much blurs
     pilot: Descent = Descent(300, 0.05)  # for decoys, before anything else is inverted
     pilot_decoys: int = 2
     most_energy_lost: float = 0.5  # share of the energy of a decoy's contrast up to which its inversion is trusted
