@@ -8,7 +8,8 @@ those cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers 
 120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
 LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and `MAP_SEARCH` on two clients each of a
 narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
-CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
+CIFAR-10's training split, its `few_*` on EfficientNet-Lite0 (zoo's seeds 1 to 3).
+`python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
 (docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
