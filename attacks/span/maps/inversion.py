@@ -112,10 +112,11 @@ def invert_maps(
 ) -> Inverted | None:
     """Find images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in
     one batch; then as many decoys, from one start each. Where maps have fewer entries than pixels, the likeliest images
-    by `MAP_INVERSION.few_descent` from one start, of which none is trusted.
+    by `MAP_INVERSION.few_descent` from one start, of which none is trusted: decoys would not say whether an eye knows
+    them.
 
-    None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
-    decoys, ends no nearer to them than their mean colours, as with random weights.
+    None where the work would exceed `MAP_INVERSION.most_work`, or, for images that may be trusted, where a pilot, a
+    short descent for the maps of a few decoys, ends no nearer to them than their mean colours, as with random weights.
 
     shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
     where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
@@ -125,12 +126,12 @@ def invert_maps(
     descent = _affordable(target, own.few_descent if few else own.descent)
     if descent is None:
         return None
-    target = replace(target, prior=own.few_prior if few else 0.0)
-    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
-        return None
     if few:
+        target = replace(target, prior=own.few_prior)
         images, residual = _descended(target, pixels, descent, 1, generator, progress)
         return Inverted(images, residual, torch.full_like(residual, math.inf))
+    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
+        return None
     share = shared(progress, 0, own.starts, own.starts + 1)
     images, residual = likeliest_images(target, pixels, descent, generator, share)
     # with the mean colour and the contrast of each of the images
