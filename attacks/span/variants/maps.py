@@ -2,7 +2,7 @@
 
 The update of a convolution spans the patches of the maps that it was fed, that of a later layer tells those maps
 from mixtures (`attacks.span.maps`). Maps are the proof and are returned as such; an image is what descent through the
-layers in front of them makes of a map, and is returned where its map determines it.
+layers in front of them makes of a map, and is returned where its map determines it, else held.
 
 Where no pair tells maps, single convolutions still give up what they were fed (`attacks.span.variants.vectors`).
 """
@@ -79,7 +79,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
 
     def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> Acceptance:
         """Accept the maps below the decoys' bound, no more of them than there are images, and the images that they
-        determine; residual: ρ of an image's map."""
+        determine; hold the likeliest ones where they do not. residual: ρ of an image's map."""
         if candidates.way is not None:
             evidence = evidence.on_the_way(candidates.way)
         most = evidence.count or self.knowledge.num_private or candidates.num_accepted
@@ -92,10 +92,11 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         kept = found.trusted
         reason: str | None = None
         if not kept.all():
-            reason = (
-                f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but neither they "
-                "nor known images come back from maps (random weights, fewer entries than pixels, too large a network?)"
-            )
+            why = "neither they nor known images come back from maps (random weights, too large a network?)"
+            if maps[0].numel() < math.prod(self.observation.input_shape):
+                why = f"they have fewer entries than pixels: what is held after {MAP_INVERSION.few_descent.steps} steps"
+                why += " is the likeliest image that has them, and others have the same"
+            reason = f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but {why}"
         return Acceptance(
             images=found.images[kept],
             residual=residual[kept],

@@ -1,9 +1,19 @@
+import math
+
 import pytest
 import torch
 from torch.nn.functional import conv2d
 
-from attacks.span.maps.inversion import Inverted, MapTarget, Scales, dead_leaves, invert_maps, total_variation
-from attacks.span.thresholds import MAP_INVERSION, Descent
+from attacks.span.maps.inversion import (
+    Inverted,
+    MapTarget,
+    PixelSpace,
+    Scales,
+    dead_leaves,
+    invert_maps,
+    total_variation,
+)
+from attacks.span.thresholds import MAP_INVERSION, SINGLE_IMAGE, Descent
 from tests.attacks.conftest import digits
 
 MEAN = 0.3  # what `digits` subtracts
@@ -29,6 +39,29 @@ def test_images_are_found_through_rectified_maps_that_determine_them():
     assert ((found.images - images).square().mean((1, 2, 3)) < 0.01).all()  # 20 dB
     assert (found.residual < 0.1).all() and found.trusted.all()
     assert found.images.min() >= -MEAN and found.images.max() <= 1 - MEAN
+
+
+def test_the_likeliest_images_are_never_trusted_where_maps_have_fewer_entries_than_pixels(monkeypatch):
+    """Every other row: smooth decoys come back from it with most of their contrast, and so do smooth images."""
+    monkeypatch.setattr(MAP_INVERSION, "few_descent", Descent(200, 0.05))
+    hill = 0.4 * (math.pi * torch.arange(8.0) / 4).sin().view(1, 1, 8, 1)
+    images = torch.cat([0.2 + hill, 0.2 - hill]).expand(2, 1, 8, 8)
+    found = inverted(lambda x: x[:, :, ::2], images)
+    assert ((found.images - images).square().mean((1, 2, 3)) < 0.01).all()  # 20 dB
+    assert not found.trusted.any() and (found.residual < 0.2).all()
+
+
+def test_the_prior_is_that_of_correlations_that_fall_exponentially():
+    """Of one wave of four pixels' length and amplitude A the spectrum of the whole is A²/2; a grey one of colour C/(C −
+    1) times the colours' share of the variance counts the more. Spectrum of exp(−d / ℓ) in the plane at k = π/2."""
+    space = PixelSpace((3, 8, 8), None)
+    wave = 0.5 * torch.tensor([1.0, 0, -1, 0, 1, 0, -1, 0]).expand(1, 1, 8, 8)
+    length = 8 * SINGLE_IMAGE.length
+    variance = 2 * math.pi * length**2 / (1 + (length * math.pi / 2) ** 2) ** 1.5 + SINGLE_IMAGE.grain
+    expected = 0.5**2 / 2 / (SINGLE_IMAGE.deviation**2 * variance)
+    assert space.improbability(wave.expand(1, 3, 8, 8)).item() == pytest.approx(expected, rel=1e-4)
+    green = wave * torch.tensor([-1.0, 2.0, -1.0]).view(1, 3, 1, 1)
+    assert space.improbability(green).item() == pytest.approx(6 / 1.5 / SINGLE_IMAGE.color_share * expected, rel=1e-4)
 
 
 def test_nothing_is_inverted_where_decoys_are_not_found():
