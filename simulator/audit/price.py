@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pandas as pd
 
@@ -19,6 +20,7 @@ from simulator.evaluation.attack_run import (
     AttackRun,
     attack_seconds,
     clock,
+    mean_seconds,
     or_more,
     work_seconds,
 )
@@ -103,9 +105,9 @@ def _seen(key: ObservationKey) -> Seen:
 
 
 def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers: int | None) -> Iterator[str]:
-    """Describe in a few lines what will be attacked, and then its cost, measured for some seconds on the first update
-    of each threat model: of one client, and of all together, which have more images. workers: attacks at a time,
-    default one per core; 1 does without Ray."""
+    """Describe in a few lines what will be attacked, and then its cost, measured for some seconds on updates of each
+    threat model: of clients with few and many images, and of all together. workers: attacks at a time, default one per
+    core; 1 does without Ray."""
     counts = Counter((job.attack.label, _seen(job.key)) for job in jobs)
     keys = sorted({job.key for job in jobs}, key=plan.keys.index)
     if not keys:
@@ -148,20 +150,26 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
 def _measured(
     plan: AuditPlan, counts: Mapping[Priced, int], keys: Sequence[ObservationKey]
 ) -> tuple[dict[Priced, float | None], list[str]]:
-    """Return (the seconds of each attack on the first update of each kind, None where it takes too long to measure; a
+    """Return (the mean seconds of each attack on the updates of each kind, None where it takes too long to measure; a
     line on each that fails there)."""
-    firsts, each, failed = {_seen(key): key for key in reversed(keys)}, dict[Priced, float | None](), []
-    for one, (seen, key) in itertools.product(plan.attacks, firsts.items()):
+    alike, each, failed = dict[Seen, list[ObservationKey]](), dict[Priced, float | None](), []
+    for key in keys:
+        alike.setdefault(_seen(key), []).append(key)
+    for one, (seen, own) in itertools.product(plan.attacks, alike.items()):
         if counts[one.label, seen]:
+            measured = partial(_seconds, plan, AttackRun(one, plan.options.seed), own)
             try:
-                run = AttackRun(one, plan.options.seed)
-                each[one.label, seen] = attack_seconds(run, plan.observation(key), plan.knowledge(key))
+                each[one.label, seen] = mean_seconds(measured, [plan.knowledge(key).num_private or 0 for key in own])
             except InputError:  # a refusal, as its row will say
                 each[one.label, seen] = 0.0
             except Exception as error:
-                whose, why = f"{seen[0]}, {owner(key.client)}", one_line_error(error)
+                whose, why = f"{seen[0]}, {owner(own[0].client)}", one_line_error(error)
                 failed.append(f"{one.label} ({whose}): price not measured: it failed: {why}")
     return each, failed
+
+
+def _seconds(plan: AuditPlan, run: AttackRun, keys: Sequence[ObservationKey], place: int) -> float | None:
+    return attack_seconds(run, plan.observation(keys[place]), plan.knowledge(keys[place]))
 
 
 def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:

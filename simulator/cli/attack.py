@@ -16,8 +16,10 @@ from simulator.tools.one_update import FACTS, Update, attack_update, check_repla
 
 
 def attack(typed: AttackCommand) -> CommandResult:
-    if not typed.name:
+    if not any(typed.named):
         raise InputError(f"which attack? Give --attack {', '.join(ATTACKS.known())}, or FILE.py:CLASS")
+    if len(typed.named) > 1:
+        raise InputError(f"--attack {' and '.join(typed.named)}: one attack at a time; `fedspill audit` takes several")
     if (folder := typed.out_dir) is None:
         raise InputError("where to? Give --out DIR, a folder for tables, pictures and a page")
     check_out(folder)

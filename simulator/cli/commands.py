@@ -195,7 +195,9 @@ class AttackCommand(UpdateCommand):
     """Attack two checkpoints, or a recorded observation once more. Private images are not needed; with --truth, what
     comes out is scored. There are tables, pictures and a page, as of a run."""
 
-    name: Annotated[str, typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")] = ""
+    named: Annotated[
+        list[str], typer.Option("--attack", metavar="NAME", help="which attack; `fedspill list` names them")
+    ] = field(default_factory=list)
     # both are needed; the command asks for the attack first, whose names it lists
     out_dir: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="for tables, pictures and a page")] = None
     option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="an option of the attack")] = field(
@@ -209,6 +211,11 @@ class AttackCommand(UpdateCommand):
     seed: Annotated[int, typer.Option(help="of the attack; a recorded run brings its own")] = 0
     timeout: Annotated[float, typer.Option(min=1, help="processor seconds that the attack may take")] = 3600.0
     show_all: ShowAll = False
+
+    @property
+    def name(self) -> str:
+        """The attack's."""
+        return self.named[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

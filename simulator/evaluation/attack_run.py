@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,6 +114,23 @@ def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledg
     (first, began, total), (last, reported, _) = reports[0], reports[-1]
     done = min(reported + 1, total)
     return taken + (last - first) / max(done - began - 1, 1) * (total / PROBE * iterations - done)
+
+
+def mean_seconds(measured: Callable[[int], float | None], sizes: Sequence[int]) -> float | None:
+    """Return the mean seconds of an attack on updates of so many images each; None if it takes too long to measure.
+
+    measured: the seconds on one of them, by its place. One is measured of all that have less than twice as many images
+    as another, the largest first.
+    """
+    left, total = sorted(range(len(sizes)), key=sizes.__getitem__), 0.0
+    while left:
+        alike = [place for place in left if 2 * sizes[place] > sizes[left[-1]]] or left
+        seconds = measured(alike[len(alike) // 2])
+        if seconds is None:
+            return None
+        total += seconds * len(alike)
+        left = left[: -len(alike)]
+    return total / len(sizes)
 
 
 def _most_seconds(reports: list[tuple[float, int, int]], start: float) -> float | None:

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from simulator.evaluation.attack_run import (
     attack_seconds,
     clock,
     iterations_of,
+    mean_seconds,
     or_more,
     work_seconds,
 )
@@ -175,17 +177,24 @@ def estimate(cell: Cell) -> tuple[float, dict[str, float], list[str]]:
     found: dict[str, float] = {}
     measured: dict[tuple[int, str], float | None] = {}
     for view, _, pairs in expected_views(cell):
-        clients = range(1 if view.shows(0) else federation.clients_a_round)
+        single = [[client] for client, size in enumerate(data.client_sizes) if size]
+        groups: Sequence[Sequence[int]] = single if view.shows(0) else [range(federation.clients_a_round)]
+        sizes = [sum(data.client_sizes[client] for client in group) for group in groups]
         for attack in cell.scenario.attacks_by(view.adversary):
-            kind = len(clients), attack.label
+            kind = len(groups[0]), attack.label
             if kind not in measured:
-                measured[kind] = attack_seconds(AttackRun.of(attack, cell.scenario), *seen_of(cell, clients, view))
+                seconds_of = partial(_seconds, cell, AttackRun.of(attack, cell.scenario), view, groups)
+                measured[kind] = mean_seconds(seconds_of, sizes)
             one = measured[kind]
             # a pair more costs an attack about as much as the first
             seconds = (LONGEST_PROBE if one is None else one) * pairs
             found[attack.label] = found.get(attack.label, 0.0) + seconds
     longer = dict.fromkeys(label for (_, label), seconds in measured.items() if seconds is None)
     return steps * federation.rounds * step_seconds, found, list(longer)
+
+
+def _seconds(cell: Cell, run: AttackRun, view: View, groups: Sequence[Sequence[int]], place: int) -> float | None:
+    return attack_seconds(run, *seen_of(cell, groups[place], view))
 
 
 def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation, Knowledge]:

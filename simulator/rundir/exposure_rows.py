@@ -102,8 +102,8 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
 
     They are sorted by share of images, then by features. Among equals, these come first, in this order: without the
     truth, images that passed the attack's own test; more images recovered as they are; no defense; one round rather
-    than all, if there are images; a single client; fewer grants; the earlier round, if there are images; without the
-    truth, images that explain more of the update; then more leakage, a higher AUC and the earlier round.
+    than all, if there are images; a single client; fewer grants; more images; the earlier round, if there are images;
+    without the truth, images that explain more of the update; then more leakage, a higher AUC and the earlier round.
     """
     exposed = rows.share > 0
     order = pd.DataFrame({
@@ -112,7 +112,8 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
         "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
         "remembered": exposed & rows.threat_model.isin(HISTORIES),
         "union": rows.client == ALL,
-        "grants": rows.knowledge.map(_grants), "since": rows["round"].where(exposed, 0),
+        "grants": rows.knowledge.map(_grants), "images": -rows.best.where(exposed, 0.0),
+        "since": rows["round"].where(exposed, 0),
         "unexplained": rows.relative_residual.where(~rows.scored),
         "leakage": -rows.leakage.fillna(0.0), "auc": -rows.membership_auc.fillna(0.0), "round": rows["round"],
         "client": rows.client,

@@ -192,7 +192,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         usual = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
         bound = FEATURE.few_margin * usual  # even a search that finds nothing ends below most decoys
         searched = FoundFeatures(features, test.residual(features), bound)
-        return searched if searched.accepted.sum() > len(cone.features) else cone
+        return searched if not len(cone.features) or searched.accepted.sum() > len(cone.features) else cone
 
     def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
         """Accept features, and hold the likeliest images that have them. residual: ρ of a single image's."""
@@ -204,8 +204,10 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         vetoed = None
         if evidence.test is None and not candidates.certified:
             vetoed = f"no second fully connected layer is wide enough to test the features of {evidence.count} images"
+        elif not len(kept):
+            vetoed = f"no candidate for the features of {evidence.count} images was found"
         elif not len(features):
-            lowest = float(candidates.residual.min()) if len(kept) else float("nan")
+            lowest = float(candidates.residual.min())
             vetoed = f"the lowest ρ of features is {lowest:.2g}, and has to be below {candidates.bound:.2g}"
         if vetoed is not None:
             return Acceptance(nothing, residual, f"nothing returned: {vetoed}", 1.0, facts, nothing, features)

@@ -328,7 +328,7 @@ def linear_layers_of(observation: Observation) -> FrontLayers:
     if missing:
         raise InputError(
             f"attack 'span' needs the first two layers trained, with biases: {model} lacks "
-            f"{', '.join(name or 'a bias' for name in missing)} (use 'ntk')"
+            f"{', '.join(dict.fromkeys(name or 'biases' for name in missing))} (use 'ntk')"
         )
     statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
     if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:

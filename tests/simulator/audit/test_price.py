@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
-from attacks import InputError
+from attacks import InputError, Knowledge
 from clients import time_limit
 from simulator.audit import price
+from simulator.audit.plan import AuditPlan
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
 from simulator.audit.run_audit import _of_workers, audit
 from simulator.evaluation.job import Job, JobResult, JobSettings
-from simulator.results.keys import ObservationKey
+from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, read_journal
 from simulator.run.display import Display
 from simulator.scenario.sections import AttackConfig
@@ -169,6 +170,16 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     assert int(whole[1]) >= price.BESIDE  # its start and its page
 
 
+def test_clients_with_few_and_with_many_images_are_priced_by_both(tmp_path, monkeypatch):
+    """Of two, one with a single image and one with 40; a second an image."""
+    recorded, display, images = record(tmp_path / "rec", clients=(2, 0)), Shown(), {0: 1, 1: 40, ALL: 41}
+    monkeypatch.setattr(AuditPlan, "knowledge", lambda plan, key: Knowledge(num_private=images[key.client]))
+    monkeypatch.setattr(price, "attack_seconds", lambda run, observation, told: float(told.num_private))
+    audited(recorded, "said", attacks=["mean_image"], display=display)
+    assert "(mean_image 20 s to 41 s each)" in display.said[1]
+    assert int(re.match(r"cost: about (\d+) s", display.said[1])[1]) >= 1 + 40 + 41
+
+
 BROKEN = """from dataclasses import dataclass
 from typing import ClassVar
 from attacks.base import Attack
@@ -196,7 +207,7 @@ def test_the_price_of_an_attack_that_breaks_is_not_0(tmp_path):
     (tmp_path / "own.py").write_text(BROKEN)
     audited(recorded, "said", attacks=["mean_image", f"{tmp_path}/own.py:Broken"], display=display)
     failed = f"price not measured: it failed: ValueError: no such thing, in or below {tmp_path}/own.py:8"
-    whose = [f"broken ({one}): {failed}" for one in ("observer, all clients", "server, client 0")]
+    whose = [f"broken ({one}): {failed}" for one in ("server, client 0", "observer, all clients")]
     assert display.said[1:-2] == whose and display.said[-2].endswith("(mean_image 0 s each), or more")
     assert display.said[-1].startswith("ends after 5 minutes")
 

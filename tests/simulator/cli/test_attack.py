@@ -165,6 +165,7 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--know": "learning_rate=.nan"}, "knowledge learning_rate is nan"),
         ({"--attack": None}, "which attack? Give --attack "),
         ({"--attack": None, "--out": None}, "which attack? Give --attack "),
+        ({"--attack": "span", "--attack ": "ntk"}, "--attack span and ntk: one attack at a time; `fedspill audit`"),
         ({"--out": None}, "where to? Give --out DIR"),
         ({"--shape": "1,5,5"}, "cannot take images of shape (1, 5, 5)"),
         ({"--final": "."}, "'.' is no safetensors file"),
@@ -178,7 +179,7 @@ def test_bad_attack_arguments(fedspill, pair, tmp_path, change, says):
     places = {"NETS": tmp_path / "nets.py", "DIVERGED": tmp_path / "diverged.safetensors"}
     places |= {"BEFORE": tmp_path / "a.safetensors", "AFTER": tmp_path / "b.safetensors"}
     arguments = dict(zip(pair[::2], pair[1::2], strict=True)) | {"--attack": "ntk", "--out": tmp_path / "out"} | change
-    flat = [str(part) for flag, value in arguments.items() if value is not None for part in (flag, value)]
+    flat = [str(part) for flag, value in arguments.items() if value is not None for part in (flag.strip(), value)]
     for name, place in places.items():
         flat = [part.replace(name, str(place)) for part in flat]
     result = fedspill("attack", *flat)

@@ -23,6 +23,7 @@ CASES = {
     "held": [leakage_row(1, 0, 4), leakage_row(1, 1, 0, held=6)],
     "more than chance": [leakage_row(1, 0, 5, null_recovered_p=0.4), leakage_row(1, 1, 3, null_recovered_p=0.01)],
     "of fewer images": [leakage_row(1, 0, 4), leakage_row(1, 1, 3, num_private=4)],
+    "all of more images": [leakage_row(1, 0, 1, num_private=1, leakage=1), leakage_row(1, 1, 8, leakage=0.9)],
     "strictly, of as many": [leakage_row(1, 0, 3, recovered_affine=8), leakage_row(1, 1, 8)],
     "told less": [leakage_row(1, 0, 8, knowledge='{"labels": [1]}'), leakage_row(1, 1, 8)],
     "behind no defense": [leakage_row(1, 0, 8, defense="noise"), leakage_row(1, 1, 8)],

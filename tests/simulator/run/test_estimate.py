@@ -7,6 +7,7 @@ import pytest
 
 from simulator.evaluation import attack_run
 from simulator.evaluation.attack_run import attack_seconds, or_more
+from simulator.run import estimate
 from simulator.run.estimate import dearest, handling_seconds, kept_bytes, size_of, waiting_bytes
 from simulator.scenario.scenario import validate
 from simulator.scenario.sections import AttackConfig
@@ -124,6 +125,16 @@ def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before,
     seconds = attack_seconds(Slow(AttackConfig.model_validate(attack), before), None, None)
     assert time.perf_counter() - began < 30
     assert seconds is None if whole is None else seconds == pytest.approx(whole, rel=0.5)
+
+
+@pytest.mark.parametrize(("threat_model", "seconds"), [("server", 1 + 3 + 40 + 16), ("observer", 60)])
+def test_clients_with_few_and_with_many_images_are_priced_by_both(monkeypatch, threat_model, seconds):
+    """One of 40 images costs an attack many times what one of a single image does: a second an image, as here."""
+    content = {"name": "s", "partition": {"images": [1, 3, 40, 16]}, "federation": {"rounds": 1, "clients": 4}}
+    content["adversary"] = {"threat_models": [threat_model], "attacks": ["span"]}
+    monkeypatch.setattr(estimate, "attack_seconds", lambda run, observation, told: float(told.num_private))
+    (cell,) = validate(YamlSource(content)).cells()
+    assert estimate.estimate(cell)[1] == {"span": pytest.approx(seconds)}
 
 
 def test_what_is_said_of_attacks_that_are_not_measured():

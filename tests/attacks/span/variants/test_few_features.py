@@ -55,6 +55,23 @@ def test_features_are_not_vouched_for_where_other_minima_are_as_low():
     assert any("the lowest ρ of features" in said for said in found.warnings)
 
 
+def test_a_refusal_says_what_the_best_features_leave_where_no_signal_certifies_any():
+    """A frozen body after several steps: the cone of signals is exact and certifies nothing, and had no ρ to tell."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(1, 12, 5), nn.ReLU(), nn.MaxPool2d(10), nn.Flatten()).requires_grad_(False)
+    model = nn.Sequential(*body, nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 10))
+    images = interpolate(torch.randn(8, 1, 4, 4), (24, 24), mode="bilinear") / 2
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model[4:].parameters(), lr=0.01)
+    for batch in torch.arange(8).split(4) * 3:
+        optimizer.zero_grad()
+        cross_entropy(model(images[batch]), batch).backward()
+        optimizer.step()
+    observation = Observation(model, pairs=((sent, model.state_dict()),), input_shape=(1, 24, 24))
+    (said,) = [said for said in run(observation, Knowledge(num_private=8), starts=50).warnings if "lowest" in said]
+    assert "nan" not in said
+
+
 def test_more_images_than_the_second_layer_can_test_are_refused_in_words():
     """Its 41 inputs leave no room for directions that tell 20 images from mixtures; the first layer shows them all."""
     observation, _ = pooled_client(20)

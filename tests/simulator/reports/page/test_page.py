@@ -97,6 +97,16 @@ def test_a_client_of_whom_all_is_held_is_named_and_takes_no_place_of_a_picture(l
     assert page["others"]["pictures"] == [] and "Worst returned: client 1" in render(page)
 
 
+def test_the_headline_and_cells_have_no_backtick(large, noise):
+    large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=0, recognized=8)])
+    page = run_page(large, ())
+    assert "(`recognized`)" in page["verdict"].headline
+    body = render(page).partition("<body")[2]
+    assert (
+        "(<code>recognized</code>)" in body and "`" not in body.partition('<h2 id="details"')[0].partition("<script")[0]
+    )
+
+
 def test_no_picture_is_of_what_the_verdict_does_not_count(large, noise):
     """Reviewers' case: coloured noise, headed as the worst, under NOTHING SHOWN."""
     large.leakage = LEAKAGE.frame([leakage_row(1, 0, recovered=2, floor_recovered_fraction=0.25, membership_auc=0.5)])
