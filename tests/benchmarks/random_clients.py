@@ -9,7 +9,8 @@ The other kinds (`ODD`) are of odd clients: constant, equal, nearly equal, binar
 one to ten steps, with momentum, weight decay or Adam; means of several clients and several rounds; updates with noise,
 or of which entries were left out or rounded; attackers who are told something wrong. Images have 16x16 pixels. A stray
 is an image as above, or one farther from every private image than half of the length of that; or a map or vector whose
-cosine with every private one is below 0.98. Inexact is what is returned beyond 30 dB, or below 0.998, and no stray.
+cosine with every private one is below 0.98. Inexact is what is returned beyond 30 dB, or below 0.998, and no stray; off
+is an image that misses a private one by more than three times the error that is stated of it.
 """
 
 import argparse
@@ -397,7 +398,9 @@ def odd_counted(seed: int, sets: list[Images], odd: Odd) -> tuple[str, Counter, 
     alike, away = cosines(found, observation, private), away.amin(1)
     strays = int((away > 1).sum()) + int((alike < STRAY).sum())
     inexact = int((away > 10**-0.5).sum()) + int((alike < INEXACT).sum()) - strays
-    row += Counter(returned=len(away) + len(alike), strays=strays, inexact=inexact, clients_with_strays=strays > 0)
+    row += Counter(
+        returned=len(away), features=len(alike), strays=strays, inexact=inexact, clients_with_strays=strays > 0
+    )
     stated = found.residual if "pixel_error" in found.facts else found.residual[:0]
     missed = torch.cdist(found.images.flatten(1), private.flatten(1)).amin(1) / private[0].numel() ** 0.5
     row += Counter(off=int((missed[: len(stated)] > 3 * stated + 1e-5).sum()))
@@ -425,7 +428,8 @@ def main() -> None:
             rows[found[0]] += found[1]
             if given.each and found[1]["strays"] + found[1]["inexact"] + found[1]["off"]:
                 print(f"seed {seed}: {dict(found[1])} {found[2:]}", flush=True)
-    names = ("clients", "refused", "private", "returned", "strays", "clients_with_strays", "held", "inexact", "off")
+    names = ("clients", "refused", "private", "returned", "features", "strays", "clients_with_strays", "held")
+    names += ("inexact", "off")
     print("| network |", " | ".join(names), "|")
     print("|---" * (1 + len(names)) + "|")
     for kind, row in sorted(rows.items()):
