@@ -12,7 +12,8 @@ CIFAR-10's training split. `python -m tests.benchmarks.sensitivity` halves and d
 was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
 changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
 (docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
-and not varied. `CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100 to 114, 7102) and a few clients of
+`equations` on another (docs/records/span_random_odd.md), and not varied.
+`CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100 to 114, 7102) and a few clients of
 MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1
 to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
 step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
