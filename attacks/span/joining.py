@@ -31,6 +31,7 @@ def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruct
     order = residual.argsort(stable=True)
     order = order[distinct(images[order].flatten(1))]
     duals = [part.duals for part in parts if part.duals is not None]
+    features = [part.features for part in parts if part.features is not None]
     warnings = [
         f"round {r + 1}: {said}" for r, part in zip(evidence.rounds, parts, strict=True) for said in part.warnings
     ]
@@ -39,6 +40,7 @@ def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruct
         held=_held(images[order], parts),
         residual=residual[order],
         duals=torch.cat(duals, 1)[:, order] if duals else None,
+        features=torch.cat(features) if features else None,
         num_inferred=evidence.together,
         relative_residual=max(part.relative_residual for part in parts),
         warnings=(

@@ -103,7 +103,7 @@ class Variant(ABC, Generic[EvidenceType, CandidatesType]):
         candidates = self.search(evidence, generator, progress)
         acceptance = self.accept(evidence, candidates, generator)
         if refusal is not None:
-            acceptance = acceptance.withheld(refusal.reason)
+            acceptance = replace(acceptance.withheld(refusal.reason), features=None)
         return self.report(evidence, acceptance).ranked()
 
     @abstractmethod

@@ -21,7 +21,7 @@ the update's row space at θ_1 alone, so ρ is minimized over rough candidates f
 follow μ and all c_t.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from attacks.interface.torch_tools import cast_state, descend, half_cosine_by_ra
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.search.descent import descend_points, with_gradient
 from attacks.span.search.problems import outside
-from attacks.span.thresholds import INVERSION, MOMENTUM, SEARCH, Descent
+from attacks.span.thresholds import FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,20 @@ class PixelTest:
             low, high = self.pixel_range
             prior = prior + ((images - high).relu() + (low - images).relu()).square().flatten(1).mean(1)
         return value + (INVERSION.prior_weight * prior).log1p()
+
+
+def determined(tests: Sequence[PixelTest], images: Tensor, others: Tensor) -> Tensor:
+    """Return of which images (M, C, H, W), each with a test of its own, the features leave no other images open, (M,)
+    bool. others: (F, C, H, W), which say beside them how far apart images are."""
+    pixels, together = images[:1].numel(), torch.cat([others, images]).flatten(1)
+    typical = float(torch.pdist(together).median() if len(together) > 1 else together.norm())
+    kept = list[bool]()
+    for test, image in zip(tests, images, strict=True):
+        with torch.no_grad():
+            enough = int((test.points(image[None])[:, :-1] != 0).sum()) >= FEATURE.determined * pixels
+        small = pixels <= FEATURE.most_pixels
+        kept.append(enough and not (small and test.expected_error(image, typical) >= FEATURE.left_open))
+    return torch.tensor(kept, dtype=torch.bool, device=images.device)
 
 
 def invert_features(

@@ -18,6 +18,7 @@ from attacks.span.feature_space.inversion import (
     NO_MOMENTUM,
     Momentum,
     PixelTest,
+    determined,
     fit_factor,
     invert_features,
     next_state,
@@ -119,7 +120,9 @@ class FeatureSearch:
     def _find_momentum(self, generator: torch.Generator) -> bool:
         """Try momentum where a plain step led to none; add its images, return whether any."""
         self.step, first = 0, len(self.found.images)
-        if not (self.update.factors.exact and first and bool((self.found.step == 0).all())):
+        head = tuple(f"{layer}." for layer in self.update.network.layers)
+        moves = not all(name.startswith(head) for name in self.update.trained)  # else every step sees the same features
+        if not (moves and self.update.factors.exact and first and bool((self.found.step == 0).all())):
             return False
         taken, epochs = self._taken(), len(self.update.rows) / self.update.count
         steps = epochs * math.ceil(self.update.count / first)
@@ -168,19 +171,9 @@ class FeatureSearch:
         """Return whether no other images have the features of these (M, C, H, W), (M,) bool. Without a second layer
         that tests features, and without single steps, decoys that are as wrong as the images would alone speak for
         them."""
-        with torch.no_grad():
-            active = (self.update.network.features(self.state, images) != 0).sum(1)
-        pixels = math.prod(self.update.shape)
-        kept = active >= FEATURE.determined * pixels
         if self.update.test is None and not self.update.factors.exact:
-            return torch.zeros_like(kept)
-        if pixels > FEATURE.most_pixels:
-            return kept
-        together = torch.cat([self.found.images, images]).flatten(1)
-        typical = float(torch.pdist(together).median() if len(together) > 1 else together.norm())
-        for i in kept.nonzero()[:, 0].tolist():
-            kept[i] = self.pixels.expected_error(images[i], typical) < FEATURE.left_open
-        return kept
+            return torch.zeros(len(images), dtype=torch.bool, device=images.device)
+        return determined([self.pixels] * len(images), images, self.found.images)
 
     def beside(self) -> Tensor:
         """Return the images (H, C, H, W) judged and not accepted, lowest λ first, distinct, two for each at most."""

@@ -139,8 +139,12 @@ class MapNetwork:
 
     def spare(self, count: int) -> int:
         """Return by how many the second layer's equations for a map exceed its unknowns, if it saw `count` images."""
-        layer, seen = self.convolution(self.second), count * self.tested_positions
-        return layer.groups * self.tested_positions * (layer.weight[0].numel() - seen) - self.unknowns(count)
+        return self.equations(count * self.tested_positions) - self.unknowns(count)
+
+    def equations(self, rank: int) -> int:
+        """Count the second layer's equations for a map, where its update has this rank."""
+        layer = self.convolution(self.second)
+        return layer.groups * self.tested_positions * (layer.weight[0].numel() - rank)
 
 
 def find_map_networks(model: nn.Module, image_shape: tuple[int, int, int]) -> tuple[MapNetwork, ...]:

@@ -3,25 +3,27 @@
 The body's features h(x) never move, so the head is a multilayer perceptron whose inputs are the features: they are
 found exactly, as images are where linear layers start at the pixels. Each feature vector is then inverted to pixels
 through the body, min ‖h(x) − h‖² / ‖h‖² from a smooth start. That tells of an image what its features tell: a ResNet-18
-has 512 of them for the 3,072 numbers of a small image.
+has 512 of them for the 3,072 numbers of a small image. So features are the proof, and an image is returned only where
+they leave no other one open.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize, pad
 
 from attacks.base import Reconstruction
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import random_images
 from attacks.span.evidence.pixel_evidence import PixelEvidence
-from attacks.span.feature_space.inversion import invert_features
+from attacks.span.feature_space.inversion import PixelTest, determined, invert_features
 from attacks.span.feature_space.network import PROBES, FeatureNetwork
 from attacks.span.search.candidates import Candidates
 from attacks.span.stages import Acceptance
-from attacks.span.thresholds import FROZEN_BODY, constants_of
+from attacks.span.thresholds import FEATURE, FROZEN_BODY, constants_of
 from attacks.span.variants.pixels import PixelVariant
 
 
@@ -37,37 +39,54 @@ class FrozenBodyVariant(PixelVariant):
     body: FeatureNetwork
 
     def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
-        """Invert the accepted and the held feature vectors to images (M, C, H, W). residual: ‖h(x) − h‖² / ‖h‖²."""
+        """Invert the accepted and the held feature vectors to images (M, C, H, W); hold those that their features do
+        not determine. residual: ‖h(x) − h‖² / ‖h‖²."""
         accepted = super().accept(evidence, candidates, generator)
-        order = accepted.residual.argsort(stable=True)
-        images, residual = self._inverted(accepted.images[order], generator)
+        features = accepted.images[accepted.residual.argsort(stable=True)]
+        images, residual = self._inverted(features, generator)
         held, _ = self._inverted(accepted.held, generator)
-        facts = accepted.facts | constants_of(FROZEN_BODY)
-        return replace(accepted, images=images, residual=residual, facts=facts, held=held)
+        rows = normalize(pad(features, (0, 1), value=1.0))
+        tests = [PixelTest(self.body, self._state, row[None]) for row in rows]
+        kept = determined(tests, images, images[:0])
+        return replace(
+            accepted,
+            images=images[kept],
+            residual=residual[kept],
+            facts=accepted.facts | constants_of(FROZEN_BODY, FEATURE),
+            held=torch.cat([images[~kept], held]),
+            features=features,
+        )
+
+    @cached_property
+    def _state(self) -> State:
+        device = next(self.body.model.parameters()).device
+        return cast_state(self.whole.initial, device, torch.float32)
 
     def _inverted(self, features: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Find images (M, C, H, W) with features (M, D), and how far each misses them, (M,)."""
-        device = next(self.body.model.parameters()).device
-        state = cast_state(self.whole.initial, device, torch.float32)
         shape = (len(features), *self.whole.input_shape)
-        images = (FROZEN_BODY.start_deviation * torch.randn(shape, generator=generator)).to(device)
-        invert = partial(invert_features, self.body, state, features)
+        images = (FROZEN_BODY.start_deviation * torch.randn(shape, generator=generator)).to(features.device)
+        invert = partial(invert_features, self.body, self._state, features)
         images = invert(images, FROZEN_BODY.smooth, FROZEN_BODY.smooth_blur)
         images = invert(images, FROZEN_BODY.exact, FROZEN_BODY.exact_blur)
         with torch.no_grad():
-            missed = (self.body.features(state, images) - features).square().sum(1)
+            missed = (self.body.features(self._state, images) - features).square().sum(1)
         return images, missed / features.square().sum(1)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
-        """Return the images, with what was found of their features."""
+        """Return the images, and the features."""
         found = super().report(evidence, replace(acceptance, images=acceptance.images[:0], held=acceptance.held[:0]))
         warnings, features = found.warnings, f"feature vectors of {self.observation.input_shape[0]} numbers"
-        if number := len(acceptance.images):
+        if acceptance.features is not None and (number := len(acceptance.features)):
             passed = f"{int(acceptance.facts['certified'])} passed the sparsity test"
-            told = f"the body is frozen: {number} {features} were found, {passed}, and inverted"
-            warnings += (f"{told}; a pixel is known as far as they tell it",)
+            told, left = (
+                f"the body is frozen: {number} {features} were found, {passed}",
+                number - len(acceptance.images),
+            )
+            lost = f"; {left} images are not returned: their features leave other images open" if left else ""
+            warnings += (f"{told}, and inverted{lost}",)
         images, held = (part.reshape(-1, *self.whole.input_shape) for part in (acceptance.images, acceptance.held))
-        return replace(found, images=images, held=held, warnings=warnings)
+        return replace(found, images=images, held=held, warnings=warnings, features=acceptance.features)
 
 
 def head_of(observation: Observation, network: FeatureNetwork) -> Observation | None:

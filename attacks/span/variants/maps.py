@@ -83,11 +83,11 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         if candidates.way is not None:
             evidence = evidence.on_the_way(candidates.way)
         most = evidence.count or self.knowledge.num_private or candidates.num_accepted
-        accepted = min(candidates.num_accepted, most)
+        accepted = min(candidates.num_accepted, most) if _tells(evidence, candidates) else 0
         facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
         maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
         if not accepted:
-            return Acceptance(maps, residual, _vetoed(evidence.network, candidates), 1.0, facts, features=maps)
+            return Acceptance(maps, residual, _vetoed(evidence, candidates), 1.0, facts, features=maps)
         found = self._inverted(evidence, maps, generator)
         kept = found.trusted
         reason: str | None = None
@@ -163,10 +163,22 @@ def _gives_more(one: Reconstruction | RoundsApart, other: Reconstruction | Round
     return number_of_features(one) > number_of_features(other) and images[0] >= images[1]
 
 
-def _vetoed(network: MapNetwork, candidates: MapCandidates) -> str:
+def _tells(evidence: MapUpdate, candidates: MapCandidates) -> bool:
+    """Return whether the second layer has equations enough for the directions in which a map may move. After several
+    steps both ranks are higher than those of the images' patches, and with few equations a map of nobody solves all."""
+    enough = MAP_SEARCH.equations * len(candidates.basis)
+    return evidence.single_step or evidence.network.equations(evidence.ranks[1]) >= enough
+
+
+def _vetoed(evidence: MapUpdate, candidates: MapCandidates) -> str:
     """Say why none of the candidates is accepted."""
+    first, second = evidence.network.first, evidence.network.second
+    if not _tells(evidence, candidates):
+        asked = f"{evidence.network.equations(evidence.ranks[1])} equations for {len(candidates.basis)} unknowns"
+        return (
+            f"nothing returned: {second!r} has {asked} of a map of {first!r}, {MAP_SEARCH.equations:g} for each needed"
+        )
     if not math.isfinite(candidates.bound):
-        first, second = network.first, network.second
         return f"nothing returned: {second!r} is fed the same whatever map {first!r} is fed (single pixels?)"
     lowest = float(candidates.residual[0]) if len(candidates.residual) else math.nan
     return f"nothing returned: the lowest ρ of a map is {lowest:.2g}, and has to be below {candidates.bound:.2g}"

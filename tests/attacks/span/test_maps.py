@@ -55,6 +55,32 @@ def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_
     assert (acceptance.features - sent).norm() < 0.5 * (found - sent).norm()
 
 
+def test_no_map_is_told_by_fewer_than_two_equations_for_each_direction_it_may_move_in():
+    """With 264 for 256, three maps of nobody solved all equations of a client's."""
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    observation = Observation(model, (trained(model, images, torch.arange(2), steps=8, rate=0.05),), SHAPE)
+    variant, generator = (
+        MapVariant(observation, Knowledge(), map_networks_of(observation)),
+        torch_generator(0, "attack"),
+    )
+    evidence = variant.read(generator)
+    with torch.no_grad():
+        maps = evidence.network.maps(evidence.seen, images)
+        given = evidence.network.between(evidence.seen, maps)
+    rows = model[6].weight[0].numel() - evidence.ranks[1]
+    equations = rows * model[6](given)[0, 0].numel()
+
+    def accepted(unknowns):
+        basis = torch.eye(unknowns, maps[0].numel())
+        found = MapCandidates(maps, torch.zeros(2), torch.ones(10), 0.05, basis, eigenvalue=0.0, way=0.5)
+        return variant.accept(evidence, found, generator)
+
+    assert len(accepted(equations // 2).features) == 2
+    assert not len(accepted(equations // 2 + 1).features)
+    assert f"{equations} equations for {equations // 2 + 1} unknowns" in accepted(equations // 2 + 1).reason
+
+
 def test_one_image_is_found_and_a_length_that_normalization_takes_out_is_that_of_decoys():
     images = digits(1).view(1, *SHAPE)
     model = plain(norm=lambda channels: nn.GroupNorm(4, channels))

@@ -4,6 +4,9 @@ from torch import nn
 
 from attacks import InputError, Knowledge
 from attacks.span.feature_space.network import find_feature_network
+from attacks.span.feature_space.search import FeatureSearch
+from attacks.span.feature_space.update import FeatureUpdate
+from attacks.span.search.candidates import SearchOptions
 from attacks.span.variants.frozen_body import head_of
 from tests.attacks.conftest import digits, nearest
 from tests.attacks.span.conftest import SHAPE, client, history, run, with_frozen_body
@@ -58,3 +61,24 @@ def test_only_a_head_of_linear_layers_and_relu_behind_a_frozen_body_counts():
 def test_a_linear_head_is_refused_with_what_it_lacks():
     with pytest.raises(InputError, match="neither"):
         run(trained(with_frozen_body(head=()), epochs=1), Knowledge(num_private=COUNT))
+
+
+def test_an_image_that_its_features_leave_open_is_held_and_its_features_are_returned():
+    torch.manual_seed(0)  # 48 features of 64 pixels
+    body = nn.Sequential(nn.Conv2d(1, 3, 3, 2, padding=1), nn.LeakyReLU(0.3), nn.Flatten()).requires_grad_(False)
+    head_ = nn.Sequential(nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
+    images = digits(COUNT)
+    found = run(trained(nn.Sequential(body, head_)), Knowledge(pixel_mean=(0.3,)))
+    assert len(found.images) == 0 and len(found.held) >= COUNT
+    assert "5 images are not returned: their features leave other images open" in found.warnings[-1]
+    missed = torch.cdist(body(images), found.features).min(1).values / body(images).norm(dim=1)
+    assert float(missed.max()) < 1e-3
+
+
+def test_no_momentum_is_sought_where_every_step_sees_the_same_features():
+    """Behind a frozen body no length of the first step moves a feature: there is nothing to derive by it."""
+    observation = trained(with_frozen_body(nn.Tanh), epochs=1)
+    network = find_feature_network(observation.model, SHAPE)
+    search = FeatureSearch.of(FeatureUpdate.of(network, observation, Knowledge(num_private=COUNT)), SearchOptions())
+    search.found = search._judged(digits(COUNT)[:1])
+    assert search.update.factors.exact and not search._find_momentum(torch.Generator().manual_seed(0))
