@@ -524,11 +524,13 @@ class SINGLE_IMAGE(Thresholds):
     grain: float = 1e-4  # share of a pixel's variance that no neighbour shares
     map_images: int = 3000  # from whose maps their covariance is taken
     map_samples: int = 600  # of a posterior of maps: four for each weight of a channel
-    map_steps: int = 14  # linearizations for the maps
-    map_searches: int = 3
-    near: float = 0.05  # misfit from which on most winners are right
+    map_steps: int = 30  # linearizations for the maps: those found took 7 to 18
     image_samples: int = 200  # of a posterior of images
-    image_steps: int = 6  # linearizations for an image
+    image_steps: int = 8  # linearizations for an image
+    edge_steps: int = 3  # of the variances of differences and the covariance of colours, in turn
+    edge_power: float = 0.8  # of a squared difference, its variance: 0 for a normal prior, 1 for the heaviest tails
+    least_edge: float = 0.05  # of the mean squared difference: none counts for less
+    least_color: float = 0.003  # of the mean variance of a colour's differences
     damping: float = 0.5  # of the probabilities to win from one linearization to the next
     shrinkage: float = 0.1  # of the noise's covariance to its diagonal: samples are few
     trust: float = 3.0  # squared misses to their noise, up to which there is no more noise than that
@@ -539,6 +541,6 @@ class SINGLE_IMAGE(Thresholds):
     exact: float = 1e-3  # of an update, from where on nothing is left to be found
     most_misfit: float = 0.01  # of an update that maps leave: right ones 1e-4, others 0.02 and more
     most_excess: float = 2.0  # misfit of an image to that of a decoy: 0.3 to 0.7 of one step, more of several
-    ridge: float = 1e-4  # of the mean variance of maps
+    ridge: float = 1e-4  # of a mean variance
     most_inputs: int = 4096  # numbers that a layer is fed; the square of them is held in memory
     tiny: float = 1e-12  # keeps variances positive
