@@ -16,7 +16,7 @@ and not varied. `CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100
 MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1
 to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
 step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
-(seeds 1000 to 1004 and 1007), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
+(seeds 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
 and 420 to 444), and not varied. `SEVERAL_PATCHES` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8: two
 images, seeds 1 to 8, 11002, 11007 and 11008; three, 12000 to 12003) and on three crops of a photograph, and not varied.
 `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
@@ -528,7 +528,7 @@ class SINGLE_IMAGE(Thresholds):
     image_samples: int = 200  # of a posterior of images
     image_steps: int = 8  # linearizations for an image
     edge_steps: int = 3  # of the variances of differences and the covariance of colours, in turn
-    edge_power: float = 0.8  # of a squared difference, its variance: 0 for a normal prior, 1 for the heaviest tails
+    edge_power: float = 0.8  # of a squared difference, to its variance: 0 is normal, 1 has the heaviest tails
     least_edge: float = 0.05  # of the mean squared difference: none counts for less
     least_color: float = 0.003  # of the mean variance of a colour's differences
     damping: float = 0.5  # of the probabilities to win from one linearization to the next

@@ -16,7 +16,9 @@ without it half of the searches stall.
 
 **From the features down.** The last layer's input is found first, exactly if at all: its own update certifies it. With
 it the winners and so the signals at the layer before are known, down to the image. That one has fewer equations than
-pixels: the posterior mean under a prior of photographs is the answer, and a decoy says whether images come back so.
+pixels: the posterior mean under a prior of photographs is the answer. The prior learns from each posterior where edges
+are and how colours go together (`Gaussian.learned`). A decoy without edges, so one that comes back less well than
+photographs, says whether images come back.
 """
 
 from collections.abc import Iterator
@@ -168,11 +170,13 @@ class Gaussian:
     mean: (D,).
     precision: (D, D), the inverse of its covariance.
     drawn: (M, D), samples.
+    shape: (C, H, W) if it is one of photographs, else None.
     """
 
     mean: Tensor
     precision: Tensor
     drawn: Tensor
+    shape: tuple[int, int, int] | None = None
 
     @classmethod
     def of(cls, drawn: Tensor) -> "Gaussian":
@@ -182,22 +186,11 @@ class Gaussian:
         return cls(drawn.mean(0), torch.cholesky_inverse(torch.linalg.cholesky(drawn.T.cov() + ridge)), drawn)
 
     def learned(self, drawn: Tensor) -> "Gaussian":
-        """Return the prior to go on with once samples (M, D) of a posterior are known: this one."""
-        return self
-
-
-@dataclass(frozen=True)
-class Photographs(Gaussian):
-    """A normal distribution of photographs, flattened.
-
-    shape: (C, H, W).
-    """
-
-    shape: tuple[int, int, int]
-
-    def learned(self, drawn: Tensor) -> Gaussian:
-        """Return the one whose neighbouring pixels differ as those of samples (M, D) do: nearly all by little and, at
-        edges, a few by much (heavy tails: each difference has a variance of its own), in colours of one covariance."""
+        """Return the one of photographs whose neighbouring pixels differ as those of samples (M, D) do: nearly all by
+        little and, at edges, a few by much (each difference has a variance of its own), in colours of one covariance.
+        One that is not of photographs stays as it is."""
+        if self.shape is None:
+            return self
         own, channels = SINGLE_IMAGE, self.shape[0]
         unit = torch.eye(drawn.shape[1] // channels).to(drawn).view(-1, *self.shape[1:])
         steps = torch.cat([unit.diff(dim=1).flatten(1), unit.diff(dim=2).flatten(1)], 1)
@@ -214,7 +207,7 @@ class Photographs(Gaussian):
         return replace(self, precision=torch.kron(of_color.contiguous(), of_place))
 
 
-def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.Generator) -> Photographs:
+def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.Generator) -> Gaussian:
     """Make a prior of photographs (C, H, W): correlations that fall exponentially with the distance, and colours near
     to grey. length: over which they do, in widths of the image. count: of samples."""
     channels, height, width = pixels.shape
@@ -231,7 +224,7 @@ def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.
     middle = torch.zeros(1, 1, 1, 1) if pixels.bounds is None else (pixels.bounds[0] + pixels.bounds[1]).cpu() / 2
     mean = middle.double().expand(1, *pixels.shape).flatten()
     drawn = torch.randn(count, channels, len(along), dtype=torch.float64, generator=generator)
-    return Photographs(mean, precision, mean + (of_color @ drawn @ of_place.T).flatten(1), pixels.shape)
+    return Gaussian(mean, precision, mean + (of_color @ drawn @ of_place.T).flatten(1), pixels.shape)
 
 
 @dataclass(frozen=True)
@@ -273,12 +266,9 @@ def posteriors(
     layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, count: int, generator: torch.Generator
 ) -> Iterator[Posterior]:
     """Yield what is known of the input after each linearization, over `count` samples."""
-    own, samples = SINGLE_IMAGE, prior.drawn[:count]
-    shares: Tensor | None = None
-    turns: Tensor | None = None
+    own, samples, shares, turns = SINGLE_IMAGE, prior.drawn[:count], None, None
     is_open = observed.open
     signals = observed.signals * is_open
-    used = (signals.abs().sum(1) > 0).nonzero().flatten()
     size = observed.update.square().mean(1)
     missed_pooled, missed_update = size.new_zeros(()), torch.zeros_like(size)
     while True:
@@ -297,19 +287,17 @@ def posteriors(
         # where the mean missed more than the noise explains, there was more noise
         noise = noise * (missed_pooled / (own.trust * noise.mean()).clamp_min(own.tiny)).clamp_min(1)
         noise = noise + observed.variance[kept] + (own.rounding * observed.pooled.max()) ** 2
-        wanted = observed.pooled[kept] - left.mean(0)
-        rows = [torch.cat([to_pooled[kept], wanted[:, None]], 1) / noise.sqrt()[:, None]]
-        for channel in used:
+        wanted = (observed.pooled[kept] - left.mean(0))[:, None]
+        rows = [torch.cat([to_pooled[kept], wanted], 1) / noise.sqrt()[:, None]]
+        for channel in signals.any(1).nonzero().flatten():
             left = update[:, channel] - samples @ to_update[channel].T
             least = own.rounding**2 * size[channel] + own.tiny * size.max()
             triangle = torch.linalg.cholesky(_noise(left, missed_update[channel], least))
-            wanted = observed.update[channel] - left.mean(0)
-            row = torch.cat([to_update[channel], wanted[:, None]], 1)
+            row = torch.cat([to_update[channel], (observed.update[channel] - left.mean(0))[:, None]], 1)
             rows.append(torch.linalg.solve_triangular(triangle, row, upper=False))
         scaled, wanted = torch.cat(rows).split([layer.inputs, 1], 1)
-        precision = prior.precision + scaled.T @ scaled
         pull = prior.precision @ prior.mean[:, None] + scaled.T @ wanted
-        triangle = torch.linalg.cholesky(precision)
+        triangle = torch.linalg.cholesky(prior.precision + scaled.T @ scaled)
         mean = torch.cholesky_solve(pull, triangle)[:, 0]
         drawn = torch.randn(len(mean), count, generator=generator).to(mean)
         samples = mean + torch.linalg.solve_triangular(triangle.T, drawn, upper=True).T
