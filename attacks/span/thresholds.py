@@ -16,7 +16,7 @@ and not varied. `CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100
 MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1
 to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
 step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
-(seeds 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
+(seeds 300, 301, 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
 and 420 to 444), and not varied. `SEVERAL_PATCHES` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8: two
 images, seeds 1 to 8, 11002, 11007 and 11008; three, 12000 to 12003) and on three crops of a photograph, and not varied.
 `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
