@@ -5,15 +5,20 @@ one equation for each weight: ΔW = Σ_w δ_w (patch at the winner of window w)�
 the input of a layer once the winners of its pooling are known, and the second layer of a small network has more
 equations than inputs. What is unknown is which position wins each window.
 
-**Statistical linearization** (`posterior`; the iterated posterior linearization filter of García-Fernández, Svensson,
+**Statistical linearization** (`posteriors`; the iterated posterior linearization filter of García-Fernández, Svensson,
 Morelande and Särkkä 2015). The input has a Gaussian prior. Every observation is replaced by the linear one that is
-best on average over samples of the present posterior: a position counts for the probability that it wins its window
-(the mean derivative, by Stein's lemma), and what is left by chance counts as noise. The posterior under these is
-Gaussian again. As it narrows, winners become certain and the noise vanishes, so nothing has to be annealed.
+best on average over samples of the present posterior, whose slope is the mean derivative (Stein's lemma), and what is
+left by chance counts as noise. The posterior under these is Gaussian again. As it narrows, winners become certain and
+the noise vanishes, so nothing has to be annealed. The derivative has two parts. A position counts for the probability
+that it wins its window. And the update jumps where the winner changes: a higher entry is likelier to win, which brings
+its patch in the place of the others' (`PooledLayer.turns`). The second is how an update tells which position won;
+without it half of the searches stall.
 
 **From the features down.** The last layer's input is found first, exactly if at all: its own update certifies it. With
 it the winners and so the signals at the layer before are known, down to the image. That one has fewer equations than
-pixels: the posterior mean under a prior of photographs is the answer, and a decoy says whether images come back so.
+pixels: the posterior mean under a prior of photographs is the answer. The prior learns from each posterior where edges
+are and how colours go together (`Gaussian.learned`). A decoy without edges, so one that comes back less well than
+photographs, says whether images come back.
 """
 
 from collections.abc import Iterator
@@ -88,6 +93,25 @@ class PooledLayer:
         update.scatter_add_(2, places, spread[:, None].expand_as(places).contiguous())
         return pooled[..., :-1], update[..., :-1]
 
+    def turns(self, inputs: Tensor, winner: Tensor, signals: Tensor) -> Tensor:
+        """Return the slope (O, T, D) of the update on average over inputs (M, D) that comes of changes of the winner
+        (M, O, P): the regression of who wins on a window's entries, times the patch that each position brings."""
+        patches = functional.pad(inputs, (0, 1))[:, self.patches]
+        given = (patches @ self.weight.T)[:, self.windows].movedim(3, 1)  # (M, O, P, K)
+        given = given - given.mean(0)
+        squares, wins = (
+            torch.einsum("mopk,mopl->opkl", part, given) for part in (given, one_hot(winner, given.shape[3]).double())
+        )
+        least = SINGLE_IMAGE.ridge * squares.diagonal(dim1=2, dim2=3).mean(2) + SINGLE_IMAGE.tiny
+        likelier = torch.linalg.solve(squares + least[..., None].expand(wins.shape[:3]).diag_embed(), wins, left=False)
+        brought = torch.einsum("pkt,opkl->otpl", patches.mean(0)[self.windows], signals[..., None, None] * likelier)
+        places = self.patches[self.windows].flatten(0, 1)
+        slopes = []
+        for weight, part in zip(self.weight, brought.flatten(2), strict=True):
+            entries = part.new_zeros(len(places), self.inputs + 1).scatter_add_(1, places, weight.expand(places.shape))
+            slopes.append(part @ entries[:, :-1])
+        return torch.stack(slopes)
+
     def back(self, inputs: Tensor, signals: Tensor) -> Tensor:
         """Return the signals (D,) at inputs (D,) if `signals` (O, P) arrive at the nonzero outputs of the pooling."""
         winner, pooled, _ = self.forward(inputs[None], signals)
@@ -146,11 +170,13 @@ class Gaussian:
     mean: (D,).
     precision: (D, D), the inverse of its covariance.
     drawn: (M, D), samples.
+    shape: (C, H, W) if it is one of photographs, else None.
     """
 
     mean: Tensor
     precision: Tensor
     drawn: Tensor
+    shape: tuple[int, int, int] | None = None
 
     @classmethod
     def of(cls, drawn: Tensor) -> "Gaussian":
@@ -158,6 +184,27 @@ class Gaussian:
         variance = drawn.var(0).mean()
         ridge = SINGLE_IMAGE.ridge * variance * torch.eye(drawn.shape[1]).to(drawn)
         return cls(drawn.mean(0), torch.cholesky_inverse(torch.linalg.cholesky(drawn.T.cov() + ridge)), drawn)
+
+    def learned(self, drawn: Tensor) -> "Gaussian":
+        """Return the one of photographs whose neighbouring pixels differ as those of samples (M, D) do: nearly all by
+        little and, at edges, a few by much (each difference has a variance of its own), in colours of one covariance.
+        One that is not of photographs stays as it is."""
+        if self.shape is None:
+            return self
+        own, channels = SINGLE_IMAGE, self.shape[0]
+        unit = torch.eye(drawn.shape[1] // channels).to(drawn).view(-1, *self.shape[1:])
+        steps = torch.cat([unit.diff(dim=1).flatten(1), unit.diff(dim=2).flatten(1)], 1)
+        differences = drawn.view(len(drawn), channels, -1) @ steps  # (M, C, E)
+        weights = differences.new_ones(differences.shape[2])
+        for _ in range(own.edge_steps):
+            colors = torch.einsum("mce,e,mde->cd", differences, weights, differences)
+            colors = colors / colors.diagonal().mean() + own.least_color * torch.eye(channels).to(colors)
+            of_color = torch.linalg.inv(colors)
+            squares = torch.einsum("mce,cd,mde->e", differences, of_color, differences) / (channels * len(drawn))
+            weights = (squares + own.least_edge * squares.mean()) ** -own.edge_power
+        of_place = steps * (weights / (weights * squares).mean()) @ steps.T
+        of_place = of_place + own.ridge * of_place.diagonal().mean() * torch.eye(len(of_place)).to(of_place)
+        return replace(self, precision=torch.kron(of_color.contiguous(), of_place))
 
 
 def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.Generator) -> Gaussian:
@@ -176,7 +223,7 @@ def photographs(pixels: PixelSpace, length: float, count: int, generator: torch.
     precision = torch.kron(torch.cholesky_inverse(of_color), torch.cholesky_inverse(of_place))
     mean = pixels.middle.double().expand(1, *pixels.shape).flatten()
     drawn = torch.randn(count, channels, len(along), dtype=torch.float64, generator=generator)
-    return Gaussian(mean, precision, mean + (of_color @ drawn @ of_place.T).flatten(1))
+    return Gaussian(mean, precision, mean + (of_color @ drawn @ of_place.T).flatten(1), pixels.shape)
 
 
 @dataclass(frozen=True)
@@ -218,10 +265,9 @@ def posteriors(
     layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, count: int, generator: torch.Generator
 ) -> Iterator[Posterior]:
     """Yield what is known of the input after each linearization, over `count` samples."""
-    own, samples, shares = SINGLE_IMAGE, prior.drawn[:count], None
+    own, samples, shares, turns = SINGLE_IMAGE, prior.drawn[:count], None, None
     is_open = observed.open
     signals = observed.signals * is_open
-    used = (signals.abs().sum(1) > 0).nonzero().flatten()
     size = observed.update.square().mean(1)
     missed_pooled, missed_update = size.new_zeros(()), torch.zeros_like(size)
     while True:
@@ -229,29 +275,32 @@ def posteriors(
         # an output that is shut counts only where it might be open: what the ReLU passes on
         passes = is_open | (pooled > 0)
         drawn = (one_hot(winner, layer.windows.shape[1]) * passes[..., None]).double().mean(0)
-        shares = drawn if shares is None else own.damping * shares + (1 - own.damping) * drawn
+        shares = drawn if shares is None else drawn.lerp(shares, own.damping)
+        now = layer.turns(samples, winner, signals)
+        turns = now if turns is None else now.lerp(turns, own.damping)
         to_pooled, to_update = layer.rows(shares, signals)
+        to_update += turns
         kept = is_open | (shares.sum(2) > own.least_open)
         left = (pooled * passes)[:, kept] - samples @ to_pooled[kept].T
         noise = left.var(0)
         # where the mean missed more than the noise explains, there was more noise
         noise = noise * (missed_pooled / (own.trust * noise.mean()).clamp_min(own.tiny)).clamp_min(1)
         noise = noise + observed.variance[kept] + (own.rounding * observed.pooled.max()) ** 2
-        scaled = to_pooled[kept] / noise.sqrt()[:, None]
-        precision = prior.precision + scaled.T @ scaled
-        pull = prior.precision @ prior.mean + scaled.T @ ((observed.pooled[kept] - left.mean(0)) / noise.sqrt())
-        for channel in used:
+        wanted = (observed.pooled[kept] - left.mean(0))[:, None]
+        rows = [torch.cat([to_pooled[kept], wanted], 1) / noise.sqrt()[:, None]]
+        for channel in signals.any(1).nonzero().flatten():
             left = update[:, channel] - samples @ to_update[channel].T
             least = own.rounding**2 * size[channel] + own.tiny * size.max()
             triangle = torch.linalg.cholesky(_noise(left, missed_update[channel], least))
-            wanted = (observed.update[channel] - left.mean(0))[:, None]
-            scaled = torch.linalg.solve_triangular(triangle, torch.cat([to_update[channel], wanted], 1), upper=False)
-            precision += scaled[:, :-1].T @ scaled[:, :-1]
-            pull += scaled[:, :-1].T @ scaled[:, -1]
-        triangle = torch.linalg.cholesky(precision)
-        mean = torch.cholesky_solve(pull[:, None], triangle)[:, 0]
+            row = torch.cat([to_update[channel], (observed.update[channel] - left.mean(0))[:, None]], 1)
+            rows.append(torch.linalg.solve_triangular(triangle, row, upper=False))
+        scaled, wanted = torch.cat(rows).split([layer.inputs, 1], 1)
+        pull = prior.precision @ prior.mean[:, None] + scaled.T @ wanted
+        triangle = torch.linalg.cholesky(prior.precision + scaled.T @ scaled)
+        mean = torch.cholesky_solve(pull, triangle)[:, 0]
         drawn = torch.randn(len(mean), count, generator=generator).to(mean)
         samples = mean + torch.linalg.solve_triangular(triangle.T, drawn, upper=True).T
+        prior = prior.learned(samples)
         _, pooled, update = layer.forward(mean[None], signals)
         missed_pooled = (pooled[0] - observed.pooled)[is_open].square().mean()
         missed_update = (update[0] - observed.update).square().mean(1)
@@ -326,7 +375,7 @@ def find_image(
             return FoundImage(None, layer.name, best.misfit)
         signals, before = layer.back(best.mean, observed.signals), number - 1
         observed = _observed(layers[before], best.mean.clamp_min(0), best.variance, signals, updates[before])
-    prior = photographs(pixels, own.length, own.image_samples, generator)
+    prior = photographs(pixels, own.length, own.image_samples + 1, generator)
 
     def image_of(observed: ObservedLayer) -> tuple[Tensor, float]:
         found = posteriors(layers[0], observed, prior, own.image_samples, generator)
@@ -334,7 +383,7 @@ def find_image(
         return pixels.inside(mean.view(1, *pixels.shape)), misfit
 
     image, misfit = image_of(observed)
-    decoy = _like(image, pixels, generator)
+    decoy = pixels.inside(_like(image, prior.drawn[-1].view_as(image)))
     back, of_decoy = image_of(_seen(layers, decoy, at_features))
     lost = (back - decoy).norm() / (decoy - decoy.mean((2, 3), keepdim=True)).norm().clamp_min(own.tiny)
     return FoundImage(image.float(), layers[0].name, misfit, of_decoy, float(lost))
@@ -343,20 +392,16 @@ def find_image(
 def _maps(
     layer: PooledLayer, observed: ObservedLayer, prior: Gaussian, generator: torch.Generator, progress: Progress
 ) -> Posterior:
-    """Return the posterior of least misfit. A search that did not end at the input is followed by another, which takes
-    the best mean at its word, its winners for certain, where that is near."""
+    """Return the posterior of least misfit; behind the first that leaves nothing, the next one, whose variance is that
+    of certain winners."""
     own = SINGLE_IMAGE
+    found = islice(posteriors(layer, observed, prior, own.map_samples, generator), own.map_steps)
     best: Posterior | None = None
-    for _ in range(own.map_searches):
-        if best is not None and best.misfit < own.near:
-            prior = replace(prior, drawn=best.mean.expand(own.map_samples, -1))
-        found = islice(posteriors(layer, observed, prior, own.map_samples, generator), own.map_steps)
-        for now in _reported(found, own.map_steps, progress):
-            narrowed = best is not None and best.misfit < own.exact and now.misfit > best.misfit / 2
-            if best is None or now.misfit < best.misfit or narrowed:
-                best = now  # one more is as near, and its variance is that of certain winners
-            if narrowed:
-                return best
+    for now in _reported(found, own.map_steps, progress):
+        if best is not None and best.misfit < own.exact:
+            return now if now.misfit < own.most_misfit else best
+        if best is None or now.misfit < best.misfit:
+            best = now
     assert best is not None
     return best
 
@@ -378,11 +423,10 @@ def _outputs(layer: PooledLayer, inputs: Tensor) -> Tensor:
     return layer.forward(inputs, inputs.new_zeros(len(layer.weight), len(layer.windows)))[1].clamp_min(0)
 
 
-def _like(image: Tensor, pixels: PixelSpace, generator: torch.Generator) -> Tensor:
-    """Draw a decoy (1, C, H, W) with the mean colour and the contrast of an image."""
-    decoy, color = pixels.decoys(1, generator).to(image), image.mean((2, 3), keepdim=True)
-    decoy = decoy - decoy.mean((2, 3), keepdim=True)
-    return pixels.inside(color + (image - color).norm() / decoy.norm() * decoy)
+def _like(image: Tensor, drawn: Tensor) -> Tensor:
+    """Return one that was drawn, (1, C, H, W), with the mean colour and the contrast of an image."""
+    color, drawn = image.mean((2, 3), keepdim=True), drawn - drawn.mean((2, 3), keepdim=True)
+    return color + (image - color).norm() / drawn.norm() * drawn
 
 
 def _seen(layers: list[PooledLayer], image: Tensor, signals: Tensor) -> ObservedLayer:

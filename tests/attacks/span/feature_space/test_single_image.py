@@ -5,7 +5,8 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from attacks import Knowledge, Observation
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.feature_space.single_image import pooled_layers
+from attacks.span.feature_space.single_image import photographs, pooled_layers
+from attacks.span.maps.inversion import PixelSpace, dead_leaves
 from attacks.span.thresholds import FEATURE, SINGLE_IMAGE
 from tests.attacks.span.conftest import run
 
@@ -66,6 +67,32 @@ def test_its_rows_are_linear_in_the_input_once_winners_are_known():
     to_pooled, to_update = layer.rows(nn.functional.one_hot(winner[0], 4).double(), signals)
     torch.testing.assert_close(to_pooled @ inputs + layer.bias[:, None], pooled[0])
     torch.testing.assert_close(to_update @ inputs, update[0])
+
+
+def test_the_update_follows_the_winners_on_average():
+    """The mean of the update moves with the mean of the input because patches do, and because winners change."""
+    layer, generator = layers_of(network())[0], torch.Generator().manual_seed(0)
+    inputs = image().double().flatten() + 0.1 * torch.randn(3000, 400, generator=generator).double()
+    way, signals = 0.03 * image(1).double().flatten(), torch.ones(8, 64, dtype=torch.float64)
+    moved = layer.forward(inputs + way, signals)[2].mean(0) - layer.forward(inputs - way, signals)[2].mean(0)
+    winner = layer.forward(inputs, signals)[0]
+    known = layer.rows(nn.functional.one_hot(winner, 4).double().mean(0), signals)[1] @ (2 * way)
+    turned = layer.turns(inputs, winner, signals) @ (2 * way)
+    assert (moved - known - turned).norm() < (moved - known).norm() / 3
+
+
+def test_learned_edges_and_colours_bring_an_image_nearer():
+    """An image of a few grey discs, of whose numbers half as many random combinations are known as there are."""
+    generator = torch.Generator().manual_seed(0)
+    grey = dead_leaves(1, (1, 16, 16), generator).double().expand(1, 3, 16, 16).flatten()
+    seen = torch.randn(384, 768, generator=generator).double()
+    prior = photographs(PixelSpace((3, 16, 16), None), 1.25, 1, generator)
+    missed = []
+    for _ in range(4):
+        mean = torch.linalg.solve(1e-6 * prior.precision + seen.T @ seen, seen.T @ (seen @ grey))
+        missed.append((mean - grey).norm())
+        prior = prior.learned(mean[None])
+    assert missed[-1] < missed[0] / 3
 
 
 def test_other_bodies_are_left_to_other_ways():
