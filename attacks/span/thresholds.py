@@ -548,6 +548,8 @@ class SINGLE_IMAGE(Thresholds):
     exact: float = 1e-3  # of an update, from where on nothing is left to be found
     most_misfit: float = 0.01  # of an update that maps leave: right ones 1e-4, others 0.02 and more
     most_excess: float = 2.0  # misfit of an image to that of a decoy: 0.3 to 0.7 of one step, more of several
+    most_left: float = 0.25  # misfit of an image: right ones 0.09 to 0.19; others 0.17 to 0.69 behind windows of 10x10
+    most_energy_lost: float = 0.2  # of a decoy's contrast: 0.06 to 0.16 beside right images, 0.24 to 0.64 beside others
     ridge: float = 1e-4  # of a mean variance
     most_inputs: int = 4096  # numbers that a layer is fed; the square of them is held in memory
     tiny: float = 1e-12  # keeps variances positive

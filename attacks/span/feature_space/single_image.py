@@ -36,7 +36,7 @@ from attacks.interface.observation import State
 from attacks.networks.probing import probe, random_images
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.maps.inversion import PixelSpace
-from attacks.span.thresholds import MAP_INVERSION, SINGLE_IMAGE
+from attacks.span.thresholds import SINGLE_IMAGE
 
 
 @dataclass(frozen=True)
@@ -338,10 +338,11 @@ class FoundImage:
 
     @property
     def trusted(self) -> bool:
-        """Whether the image may be returned: it explains the update as well as a decoy explains its own, and the decoy
-        came back with more than half of its contrast's energy."""
-        explained = self.misfit < SINGLE_IMAGE.most_excess * self.decoy_misfit
-        return self.image is not None and explained and self.decoy_error**2 < MAP_INVERSION.most_energy_lost
+        """Whether the image may be returned: it explains the update, as well as a decoy explains its own, and the decoy
+        came back. A decoy comes from the very prior of the search, so that it comes back more easily than the image."""
+        own = SINGLE_IMAGE
+        explained = self.misfit < min(own.most_left, own.most_excess * self.decoy_misfit)
+        return self.image is not None and explained and self.decoy_error**2 < own.most_energy_lost
 
 
 def find_image(
