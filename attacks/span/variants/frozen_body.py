@@ -79,10 +79,8 @@ class FrozenBodyVariant(PixelVariant):
         warnings, features = found.warnings, f"feature vectors of {self.observation.input_shape[0]} numbers"
         if acceptance.features is not None and (number := len(acceptance.features)):
             passed = f"{int(acceptance.facts['certified'])} passed the sparsity test"
-            told, left = (
-                f"the body is frozen: {number} {features} were found, {passed}",
-                number - len(acceptance.images),
-            )
+            told = f"the body is frozen: {number} {features} were found, {passed}"
+            left = number - len(acceptance.images)
             lost = f"; {left} images are not returned: their features leave other images open" if left else ""
             warnings += (f"{told}, and inverted{lost}",)
         images, held = (part.reshape(-1, *self.whole.input_shape) for part in (acceptance.images, acceptance.held))
