@@ -6,7 +6,7 @@ only files of code and text to its servers.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from inspect import getdoc
 from pathlib import Path
@@ -55,7 +55,19 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters["code"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _code(text: str, linked: Collection[str] = ()) -> Markup:
+    """Set what stands in backticks as code. linked: names that lead to where the page explains them."""
+
+    def element(found: re.Match[str]) -> str:
+        word = found[1]
+        return f'<a href="#{word}"><code>{word}</code></a>' if word in linked else f"<code>{word}</code>"
+
+    return Markup(re.sub("`([^`]*)`", element, str(escape(text))))
+
+
+ENVIRONMENT.filters["code"] = _code
 
 
 def render(page: Values) -> str:

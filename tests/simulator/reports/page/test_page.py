@@ -204,8 +204,10 @@ def test_what_recovered_and_leakage_mean_stands_below_the_first_picture(large, n
 
 def test_what_a_defense_named_there_does_stands_below_what_to_do_next(large, noise):
     section = render(run_page(large, ())).partition("<h2>What to do next")[2].partition("<h2")[0]
-    assert "<dt>power_sgd</dt>\n<dd>Send the update of every layer in a compressed form, as the product of" in section
-    assert section.count("<dt>") == 3  # those that the lines above name, `random_k` against members among them
+    meaning = "Send the update of every layer in a compressed form, as the product of"
+    assert f'<dt id="power_sgd">power_sgd</dt>\n<dd>{meaning}' in section
+    assert section.count("<dt ") == 3  # those that the lines above name, `random_k` against members among them
+    assert section.count('<a href="#power_sgd"><code>power_sgd</code></a>') == 2  # against images, and members
 
 
 def test_a_page_of_members_alone_says_what_recovered_and_leakage_mean(large, noise):
