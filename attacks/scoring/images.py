@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
+from attacks.scoring.recognition import Views
 
 RECOVERED_PSNR = 20.0  # dB, peak 1
 LARGE_IMAGE = 16  # pixels of the shorter side from which SSIM has its usual window
@@ -105,7 +106,7 @@ def score_images(
     if not len(candidates):
         guesses = pool.public.mean(0, keepdim=True).expand_as(own)
         peak, none = psnr(own, guesses), np.full(len(own), -1)
-        l2, identified = _lengths(guesses - own), np.zeros(len(own), dtype=bool)
+        l2, identified = lengths(guesses - own), np.zeros(len(own), dtype=bool)
         return ImageScores(none, l2, peak, ssim(own, guesses), identified, peak).at(distinct.of)
     scores = (unmatched or score_images(private, candidates[:0], pool)).at(distinct.first)
     known = None if len(own) * len(candidates) <= FEW else known
@@ -113,7 +114,7 @@ def score_images(
     scores.match[:] = greedy_match(distance)
     rows = np.flatnonzero(scores.match >= 0)
     guesses, matched = candidates[scores.match[rows]], own[rows]
-    scores.l2[rows] = _lengths(guesses - matched)
+    scores.l2[rows] = lengths(guesses - matched)
     scores.psnr[rows], scores.ssim[rows] = psnr(matched, guesses), ssim(matched, guesses)
     if known is None:
         scores.identified[rows] = _nearest_is_own(matched, guesses, scores.l2[rows], pool)
@@ -125,21 +126,36 @@ def score_images(
     return scores.at(distinct.of)
 
 
-def _lengths(images: Tensor) -> np.ndarray:
+def lengths(images: Tensor) -> np.ndarray:
+    """Return the Euclidean lengths of flattened images, (N,), in float64."""
     return images.flatten(1).double().norm(dim=1).numpy()
 
 
-def greedy_match(distance: np.ndarray) -> np.ndarray:
+def greedy_match(distance: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
     """Match as Loo et al.'s curve does: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
-    column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer."""
+    column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer.
+
+    order: (N, M), the columns of each row, the closest first. Every row asks for its closest column, and for the next
+    one where a closer row has it (Gale and Shapley 1962): of one order of all pairs that is the greedy matching.
+    """
     match = np.full(len(distance), -1)
-    rows, columns = np.arange(len(distance)), np.arange(distance.shape[1])
-    while len(rows) and len(columns):  # every pair that is the closest of both is taken at once: none is in its way
-        left = distance[np.ix_(rows, columns)]
-        best = left.argmin(1)
-        mutual = left.argmin(0)[best] == np.arange(len(rows))
-        match[rows[mutual]] = columns[best[mutual]]
-        rows, columns = rows[~mutual], np.delete(columns, best[mutual])
+    if len(distance) > distance.shape[1]:  # rows that are left over would ask for every column
+        rows = greedy_match(distance.T)
+        match[rows] = np.arange(len(rows))
+        return match
+    order = distance.argsort(1, kind="stable") if order is None else order
+    asked, holder = np.zeros(len(distance), dtype=int), np.full(distance.shape[1], -1)
+    asking = np.arange(len(distance))
+    while len(asking):
+        held = holder[order[asking, asked[asking]]]
+        rows = np.concatenate([asking, held[held >= 0]])
+        columns = order[rows, asked[rows]]
+        by = np.lexsort((rows, distance[rows, columns], columns))
+        closest = by[np.unique(columns[by], return_index=True)[1]]
+        holder[columns[closest]] = rows[closest]
+        asking = np.setdiff1d(rows, rows[closest])
+        asked[asking] += 1
+    match[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
     return match
 
 
@@ -222,64 +238,113 @@ class Identification:
     """Images (Q, C, H, W) of a pool, the first of equal ones, and candidates (M, C, H, W).
 
     rows: (Q,), where those images stand among all that were given, in this order. guesses: (M,), the number of the
-    image that a candidate is an exact copy of; Q or more where it is of none.
+    image that a candidate is an exact copy of; Q or more where it is of none. judged: how many of the images, the first
+    ones, are asked about, J, default all. The others may be nearer, and meet only candidates that would be hits.
     """
 
-    def __init__(self, images: Tensor, candidates: Tensor):
+    def __init__(self, images: Tensor, candidates: Tensor, judged: int | None = None):
         numbers, self.guesses = np.split(numbers_of(images, candidates), [len(images)])
         self.rows = np.unique(numbers, return_index=True)[1]
-        self.images, self.candidates = images[self.rows], candidates
-        self.numbers = np.arange(len(self.rows))
-        self.l2 = _l2(self.images, self.candidates)
+        self.images, self.others = images[self.rows[:judged]], images[self.rows[len(self.rows[:judged]) :]]
+        self.candidates, self.numbers = candidates, np.arange(len(self.rows))[:, None]
+        self.l2 = _l2(self.images, candidates)
+        self._beyond = np.full(len(candidates), np.nan)  # the distances of the other images, as far as they are known
 
     def hits(self) -> np.ndarray:
-        """Return the hits pixel by pixel, (Q, M)."""
-        return self._near(self.l2) & self._identified(self.l2)
+        """Return the hits pixel by pixel, (J, M)."""
+        return self._identified(self._near(self.l2), self.l2, self._others_l2)
 
     def nearest_is(self, rows: np.ndarray, columns: np.ndarray, l2: np.ndarray) -> np.ndarray:
         """Return whether each candidate is nearer to an image, at `l2`, than to any other, its exact copy aside."""
-        own, copies = self.numbers[:, None] == rows, self.numbers[:, None] == self.guesses[columns]
-        return ~((self.l2[:, columns] <= l2) & ~own & ~copies).any(0)
+        own = self.numbers[: len(self.images)]
+        nearest = ~((self.l2[:, columns] <= l2) & (own != rows) & (own != self.guesses[columns])).any(0)
+        nearest[nearest] = self._others_l2(columns[nearest]) > l2[nearest]
+        return nearest
 
-    def recognized(self, likeness: np.ndarray, least: float) -> np.ndarray:
-        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (Q, M)."""
-        return (likeness > least) & self._identified(-likeness)
+    def recognized(self, views: Views, least: float) -> np.ndarray:
+        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (J, M)."""
+        likeness = views.likeness(self.images, least)
+
+        def others(columns: np.ndarray) -> np.ndarray:
+            return self._least(-views.at(columns).likeness(self.others, least), columns)
+
+        return self._identified(likeness > least, -likeness, others)
 
     def affine_hits(self, inputs: Tensor) -> np.ndarray:
-        """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (Q,
+        """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (J,
         M), by least squares. A candidate belongs to the image of whose variance the fit leaves the smallest share.
 
         inputs: (M, C, H, W), the candidates before anything clamped them.
         """
-        if not len(inputs):
-            return np.zeros(self.l2.shape, dtype=bool)
-        images, candidates = (values.double().flatten(2) for values in (self.images, inputs))
-        images, candidates = (values - values.mean(2, keepdim=True) for values in (images, candidates))
-        if self.l2.size > FEW:  # half the time, and as near as 20 dB asks
-            images, candidates = images.float(), candidates.float()
+        exact = torch.float64 if self.l2.size <= FEW else torch.float32  # half the time, and as near as 20 dB asks
+        candidates = _centred(inputs, exact)
         size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float32).tiny)
-        along = torch.einsum("qcd,mcd->qmc", images, candidates).clamp_min(0)  # a negative fits with a gain of 0
-        variance = images.square().sum((1, 2))[:, None]
-        left = (variance - (along.square() / size).sum(2)).clamp_min(0)
-        share = torch.where(variance > 0, left / variance, 1.0)
-        return self._near(left.sqrt().numpy()) & self._identified(share.numpy())
+
+        def left(images: Tensor, columns: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+            """Return what a fit leaves of the images (N, C, H, W), (N, columns), and its share of their variance."""
+            images, found = _centred(images, exact), torch.zeros((), dtype=exact)
+            variance = images.square().sum((1, 2))[:, None]
+            for own, other, of in zip(images.unbind(1), candidates[columns].unbind(1), size[columns].T, strict=True):
+                along = (own @ other.T).clamp_min_(0)  # a negative fits with a gain of 0
+                found = along.square_().div_(of).add_(found)
+            found = found.neg_().add_(variance).clamp_min_(0)
+            return found.numpy(), torch.where(variance > 0, found / variance, 1.0).numpy()
+
+        squares, share = left(self.images, slice(None))
+        near = squares <= LARGEST_MSE * self.images[0].numel()
+        return self._identified(near, share, lambda columns: self._least(left(self.others, columns)[1], columns))
 
     def hits_up_to(self, transformations: Sequence[Transformation]) -> np.ndarray:
-        """Return the hits modulo transformations of the images: each image is as far as its nearest view, (Q, M)."""
-        l2 = self.l2
-        for transformation in transformations:
-            l2 = np.minimum(l2, _l2(transformation(self.images), self.candidates))
-        return self._near(l2) & self._identified(l2)
+        """Return the hits modulo transformations of the images: each image is as far as its nearest view, (J, M)."""
+
+        def nearest(images: Tensor, l2: np.ndarray, columns: np.ndarray | slice) -> np.ndarray:
+            for transformation in transformations:
+                l2 = np.minimum(l2, _l2(transformation(images), self.candidates[columns]))
+            return l2
+
+        def others(columns: np.ndarray) -> np.ndarray:
+            l2 = _l2(self.others, self.candidates[columns])
+            return self._least(nearest(self.others, l2, columns), columns)
+
+        l2 = nearest(self.images, self.l2, slice(None))
+        return self._identified(self._near(l2), l2, others)
 
     def _near(self, l2: np.ndarray) -> np.ndarray:
         return l2**2 <= LARGEST_MSE * self.images[0].numel()
 
-    def _identified(self, distance: np.ndarray) -> np.ndarray:
-        """Return whether a candidate is nearer to an image than to any other, its exact copy aside."""
-        others = np.where(self.numbers[:, None] == self.guesses, np.inf, distance)
-        own = self.numbers[:, None] == others.argmin(0)
-        beyond = np.where(own, np.inf, others).min(0)
-        return distance < np.where(own, beyond, others.min(0))
+    def _others_l2(self, columns: np.ndarray) -> np.ndarray:
+        """Return how far the nearest of the other images is from some candidates, exact copies aside."""
+        new = columns[np.isnan(self._beyond[columns])]
+        self._beyond[new] = self._least(_l2(self.others, self.candidates[new]), new)
+        return self._beyond[columns]
+
+    def _least(self, distance: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return the least distance (Q - J, columns) of the other images to some candidates, exact copies aside."""
+        copies = self.numbers[len(self.images) :] == self.guesses[columns]
+        return np.where(copies, np.inf, distance).min(0, initial=np.inf)
+
+    def _identified(
+        self, near: np.ndarray, distance: np.ndarray, others: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Return which pairs that are near are those of a candidate that is nearer to the image than to any other, its
+        exact copy aside. others: returns the least distance of some candidates to the images that are not judged."""
+        columns, own = np.flatnonzero(near.any(0)), self.numbers[: len(self.images)]
+        distance = distance[:, columns]
+        rest = np.where(own == self.guesses[columns], np.inf, distance)
+        nearest = own == rest.argmin(0)
+        beyond = np.where(nearest, np.inf, rest).min(0)
+        hits = near[:, columns] & (distance < np.where(nearest, beyond, rest.min(0)))
+        some = np.flatnonzero(hits.any(0))
+        hits[:, some] &= distance[:, some] < others(columns[some])
+        found = np.zeros_like(near)
+        found[:, columns] = hits
+        return found
+
+
+def _centred(images: Tensor, exact: torch.dtype) -> Tensor:
+    """Return images (N, C, H, W) without the mean of each channel, (N, C, H W)."""
+    images = images.to(exact).flatten(2)
+    return images - images.mean(2, keepdim=True)
 
 
 def count_images(hits: np.ndarray, copies: np.ndarray) -> int:

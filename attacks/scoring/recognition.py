@@ -5,6 +5,8 @@ another contrast, a negative included. Likeness is the largest |correlation| ove
 smoothed away. It is declared, no test of an eye, and its threshold comes from the images themselves.
 """
 
+from copy import copy
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,6 +34,12 @@ class Views:
         places = range(2 * margin + 1) if moved else (margin,)
         views = (small, small.flip(3)) if moved else (small,)
         self.variants = [_unit(view, top, left) for view in views for top in places for left in places]
+
+    def at(self, places: np.ndarray) -> "Views":
+        """Return those of these candidates, in this order."""
+        some = copy(self)
+        some.count, some.variants = len(places), [view[places] for view in self.variants]
+        return some
 
     def likeness(self, images: Tensor, least: float = 0.0) -> np.ndarray:
         """Return the likeness of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M). least: of many pairs, 0 may
