@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks.scoring.images import (
     Distinct,
+    Gallery,
     Identification,
     ImageScores,
     Pool,
@@ -24,9 +25,10 @@ from attacks.scoring.images import (
     lengths,
     numbers_of,
     score_images,
+    ssim,
 )
 from attacks.scoring.null import Null, ObservedScores, Others, permutation_null
-from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold
+from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold, unmoved
 
 LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what was returned, looser than `recovered`
 
@@ -154,6 +156,7 @@ MOST_EXPOSED = 0.95  # quantile over private images
 class LeakageScore:
     """The scores of an attack and of attackers who know nothing, on the same private images.
 
+    ssim: (N,), structural similarity of each match, or of the mean public image.
     floor: public images, `floor_size` of them: as many as the attack returned, or fewer where the pool has no more.
     guess_l2: (N,), the distances of another draw of as many.
     mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
@@ -166,6 +169,7 @@ class LeakageScore:
     """
 
     images: ImageScores
+    ssim: np.ndarray
     floor: ImageScores
     guess_l2: np.ndarray
     mean_image: ImageScores
@@ -205,7 +209,7 @@ class LeakageScore:
             "l2_mean": float(scores.l2.mean()),
             "psnr_best": float(scores.psnr.max()),
             "psnr_mean": float(scores.psnr.mean()),
-            "ssim_mean": float(scores.ssim.mean()),
+            "ssim_mean": float(self.ssim.mean()),
             "recovered": int(scores.recovered.sum()),
             "recovered_fraction": float(scores.recovered.mean()),
             "floor_l2_median": float(np.median(floor.l2)),
@@ -238,7 +242,7 @@ class LeakageScore:
         return {
             "l2": scores.l2,
             "psnr": scores.psnr,
-            "ssim": scores.ssim,
+            "ssim": self.ssim,
             "identified": scores.identified,
             "match": scores.match,
             "floor_l2": self.floor.l2,
@@ -277,15 +281,14 @@ def score(
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
-    mean_image = score_images(private, pool.public[:0], pool)
+    mean, mean_image = pool.public.mean(0, keepdim=True), score_images(private, pool.public[:0], pool)
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
-    least = _least(own, pool.public, len(reconstructed), generator)
-    rows, count = _in_order(own, pool, draws[0])
-    different = torch.cat([own, pool.public, pool.private])[rows]
+    gallery, rows, count = _gallery(own, pool, draws[0])
+    least = _least(gallery, len(own), pool.public, len(reconstructed), generator)
 
     def compare(candidates: Tensor, returned: int, judged: int) -> tuple[ImageScores, Hits]:
-        known = Identification(different, candidates.clamp(0, 1), judged)
+        known = Identification(gallery, candidates.clamp(0, 1), judged)
         scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
         return scores, Hits.of(known, candidates, scores.at(first), transformations, least)
 
@@ -301,11 +304,10 @@ def score(
         class_floor, class_hits = compare(drawn, len(drawn), len(own))
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
     free, returned = slice(len(own), count), slice(len(reconstructed))
-    mean = pool.public.mean(0, keepdim=True)
     others = Others(
         l2=hits.l2[free, returned],
-        floor_l2=distances(different[free], draws[0]).numpy(),
-        mean_l2=distances(different[free], mean)[:, 0].numpy(),
+        floor_l2=distances(gallery.images[free], draws[0]).numpy(),
+        mean_l2=distances(gallery.images[free], mean)[:, 0].numpy(),
         hits=hits.plain[free, returned],
         counted=hits.by_count(free, len(reconstructed)),
         classes=kinds[free],
@@ -317,20 +319,23 @@ def score(
         copies=copies,
     )
     null = permutation_null(observed, others, generator)
-    return LeakageScore(images, floor, guess_l2, mean_image, class_floor, recognized, size, least, exposure, null)
+    shown = torch.cat([reconstructed.clamp(0, 1), mean])[images.match[first]]  # −1 is the mean
+    likeness = ssim(own, shown)[distinct.of]
+    floors = (floor, guess_l2, mean_image, class_floor, recognized, size)
+    return LeakageScore(images, likeness, *floors, least, exposure, null)
 
 
-def _in_order(own: Tensor, pool: Pool, floor: Tensor) -> tuple[np.ndarray, int]:
-    """Return (where the different images stand among the private ones and those of the pool, public first; how many are
-    to be judged). First come the private ones, then those of which the null draws, if they are enough for a set: they
-    are neither private nor in the floor."""
-    everyone = torch.cat([own, pool.public, pool.private])
-    numbers, taken = np.split(numbers_of(everyone, floor), [len(everyone)])
-    rows = np.unique(numbers, return_index=True)[1]
+def _gallery(own: Tensor, pool: Pool, floor: Tensor) -> tuple[Gallery, np.ndarray, int]:
+    """Return (the different images, where they stand among the private ones and those of the pool, public first; how
+    many are to be judged). First come the private ones, then those of which the null draws, if they are enough for a
+    set: they are neither private nor in the floor."""
+    everyone, seen = torch.cat([own, pool.public, pool.private]), dict[bytes, int]()
+    rows = np.unique(numbers_of(everyone, seen=seen), return_index=True)[1]
     others = np.arange(len(own), len(rows))
-    free = np.setdiff1d(others, taken)
+    free = np.setdiff1d(others, numbers_of(floor, seen=seen))
     free = free if len(free) >= len(own) else free[:0]
-    return rows[np.concatenate([np.arange(len(own)), free, np.setdiff1d(others, free)])], len(own) + len(free)
+    order = np.concatenate([np.arange(len(own)), free, np.setdiff1d(others, free)])
+    return Gallery(everyone[rows], seen).in_order(order), rows[order], len(own) + len(free)
 
 
 def _guessed(own: Tensor, guesses: Tensor, mean_image: ImageScores) -> np.ndarray:
@@ -341,20 +346,21 @@ def _guessed(own: Tensor, guesses: Tensor, mean_image: ImageScores) -> np.ndarra
     return l2
 
 
-def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
+def _least(gallery: Gallery, size: int, public: Tensor, returned: int, generator: np.random.Generator) -> float:
     """Return the likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1
-    where nothing was returned: comparing public images would be most of what such a score costs."""
-    if not comparable(private):
+    where nothing was returned: comparing public images would be most of what such a score costs. size: how many images
+    of the gallery, the first ones, are private."""
+    if not comparable(gallery.images):
         return float("nan")
     if not returned:
         return 1.0
     some = _draw(public, MOST_PUBLIC, generator)
-    if len(private) > MOST_PUBLIC:  # these pairs tell it as well
-        private = _draw(private, MOST_PUBLIC, generator)
-    number = Distinct.among(torch.cat([private, some])).of
-    copies = number[: len(private), None] == number[len(private) :]
-    unmoved = np.where(copies, np.nan, Views(some, moved=False).likeness(private))
-    moved = Views(some).likeness(private, least=threshold(unmoved, returned))  # which is no more than theirs
+    rows = np.arange(size)
+    if size > MOST_PUBLIC:  # these pairs tell it as well
+        rows = np.sort(generator.permutation(size)[:MOST_PUBLIC])
+    copies, units = rows[:, None] == numbers_of(some, seen=dict(gallery.seen)), gallery.units[rows]
+    centred = np.where(copies, np.nan, (units @ unmoved(some).T).abs())
+    moved = Views(some).likeness(units, least=threshold(centred, returned))  # which is no more than theirs
     return threshold(np.where(copies, np.nan, moved), returned)
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from attacks.scoring.images import count_images, greedy_match
+from attacks.scoring.images import closest_first, count_images, greedy_match
 
 SETS = 99  # of images, so that a p-value is a multiple of 1 %
 
@@ -60,11 +60,11 @@ class Others:
 
     @cached_property
     def _order(self) -> np.ndarray:
-        return self.l2.argsort(1, kind="stable")
+        return closest_first(self.l2)
 
     @cached_property
     def _floor_order(self) -> np.ndarray:
-        return self.floor_l2.argsort(1, kind="stable")
+        return closest_first(self.floor_l2)
 
     def _matched(self, l2: np.ndarray, order: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         match, distance = greedy_match(l2[rows], order[rows]), self.mean_l2[rows]
