@@ -1,4 +1,4 @@
-"""The scores of a reconstruction image by image: its match, distance, PSNR, SSIM, and whether it is identified.
+"""The scores of a reconstruction image by image: its match, distance, PSNR, similarity, and whether it is identified.
 
 This is the one place that sees private images. It takes finished reconstructions: no attack calls it. `Identification`
 compares every candidate with every image of the pool, as they are, up to offset and gain, and up to augmentations.
@@ -9,6 +9,7 @@ image than to any other of the pool. Rows are images, columns candidates.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy  # its parts are imported where they are first used
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
+from attacks.scoring.recognition import Views, unmoved
 
 RECOVERED_PSNR = 20.0  # dB, peak 1
 LARGE_IMAGE = 16  # pixels of the shorter side from which SSIM has its usual window
@@ -57,9 +59,10 @@ class Distinct:
         return cls(first, copies, of)
 
 
-def numbers_of(*images: Tensor) -> np.ndarray:
-    """Number all of these images, (N, C, H, W) each, in the order in which they come: equal ones share a number."""
-    seen: dict[bytes, int] = {}
+def numbers_of(*images: Tensor, seen: dict[bytes, int] | None = None) -> np.ndarray:
+    """Number all of these images, (N, C, H, W) each, in the order in which they come: equal ones share a number. seen:
+    the numbers of images that have come before, by their content; these are added."""
+    seen = {} if seen is None else seen
     rows = ((part.float() + 0.0).flatten(1).numpy() for part in images)  # −0 is 0
     return np.array([seen.setdefault(row.tobytes(), len(seen)) for part in rows for row in part], dtype=int)
 
@@ -74,7 +77,6 @@ class ImageScores:
     match: np.ndarray
     l2: np.ndarray
     psnr: np.ndarray
-    ssim: np.ndarray
     identified: np.ndarray
     hungarian_psnr: np.ndarray
 
@@ -105,16 +107,16 @@ def score_images(
     if not len(candidates):
         guesses = pool.public.mean(0, keepdim=True).expand_as(own)
         peak, none = psnr(own, guesses), np.full(len(own), -1)
-        l2, identified = _lengths(guesses - own), np.zeros(len(own), dtype=bool)
-        return ImageScores(none, l2, peak, ssim(own, guesses), identified, peak).at(distinct.of)
+        l2, identified = lengths(guesses - own), np.zeros(len(own), dtype=bool)
+        return ImageScores(none, l2, peak, identified, peak).at(distinct.of)
     scores = (unmatched or score_images(private, candidates[:0], pool)).at(distinct.first)
     known = None if len(own) * len(candidates) <= FEW else known
     distance = distances(own, candidates).numpy() if known is None else known.l2[: len(own), : len(candidates)]
     scores.match[:] = greedy_match(distance)
     rows = np.flatnonzero(scores.match >= 0)
     guesses, matched = candidates[scores.match[rows]], own[rows]
-    scores.l2[rows] = _lengths(guesses - matched)
-    scores.psnr[rows], scores.ssim[rows] = psnr(matched, guesses), ssim(matched, guesses)
+    scores.l2[rows] = lengths(guesses - matched)
+    scores.psnr[rows] = psnr(matched, guesses)
     if known is None:
         scores.identified[rows] = _nearest_is_own(matched, guesses, scores.l2[rows], pool)
     else:
@@ -125,22 +127,46 @@ def score_images(
     return scores.at(distinct.of)
 
 
-def _lengths(images: Tensor) -> np.ndarray:
+def lengths(images: Tensor) -> np.ndarray:
+    """Return the Euclidean lengths of flattened images, (N,), in float64."""
     return images.flatten(1).double().norm(dim=1).numpy()
 
 
-def greedy_match(distance: np.ndarray) -> np.ndarray:
+def greedy_match(distance: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
     """Match as Loo et al.'s curve does: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
-    column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer."""
+    column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer.
+
+    order: (N, M), the columns of each row, the closest first. Every row asks for its closest column, and for the next
+    one where a closer row has it (Gale and Shapley 1962): of one order of all pairs that is the greedy matching.
+    """
     match = np.full(len(distance), -1)
-    rows, columns = np.arange(len(distance)), np.arange(distance.shape[1])
-    while len(rows) and len(columns):  # every pair that is the closest of both is taken at once: none is in its way
-        left = distance[np.ix_(rows, columns)]
-        best = left.argmin(1)
-        mutual = left.argmin(0)[best] == np.arange(len(rows))
-        match[rows[mutual]] = columns[best[mutual]]
-        rows, columns = rows[~mutual], np.delete(columns, best[mutual])
+    if len(distance) > distance.shape[1]:  # rows that are left over would ask for every column
+        rows = greedy_match(distance.T)
+        match[rows] = np.arange(len(rows))
+        return match
+    order = closest_first(distance) if order is None else order
+    asked, holder = np.zeros(len(distance), dtype=int), np.full(distance.shape[1], -1)
+    asking = np.arange(len(distance))
+    while len(asking):
+        held = holder[order[asking, asked[asking]]]
+        rows = np.concatenate([asking, held[held >= 0]])
+        columns = order[rows, asked[rows]]
+        by = np.lexsort((rows, distance[rows, columns], columns))
+        closest = by[np.unique(columns[by], return_index=True)[1]]
+        holder[columns[closest]] = rows[closest]
+        asking = np.setdiff1d(rows, rows[closest])
+        asked[asking] += 1
+    match[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
     return match
+
+
+def closest_first(distance: np.ndarray) -> np.ndarray:
+    """Return the columns of each row by distance (N, M), of equal ones the first first."""
+    order = distance.argsort(1)  # twice as fast as a stable sort, which few rows need
+    ordered = np.take_along_axis(distance, order, 1)
+    tied = (ordered[:, 1:] == ordered[:, :-1]).any(1)
+    order[tied] = distance[tied].argsort(1, kind="stable")
+    return order
 
 
 def hungarian_match(cost: np.ndarray) -> np.ndarray:
@@ -218,68 +244,155 @@ Transformation = Callable[[Tensor], Tensor]
 LARGEST_MSE = 10 ** (-RECOVERED_PSNR / 10)
 
 
-class Identification:
-    """Images (Q, C, H, W) of a pool, the first of equal ones, and candidates (M, C, H, W).
+class Gallery:
+    """Different images (Q, C, H, W), with what is compared of them, computed once. seen: their numbers by content."""
 
-    rows: (Q,), where those images stand among all that were given, in this order. guesses: (M,), the number of the
-    image that a candidate is an exact copy of; Q or more where it is of none.
+    def __init__(self, images: Tensor, seen: dict[bytes, int]):
+        self.images, self.seen = images, seen
+
+    @classmethod
+    def of(cls, images: Tensor) -> "Gallery":
+        """Return the different ones among images (N, C, H, W)."""
+        seen: dict[bytes, int] = {}
+        return cls(images[np.unique(numbers_of(images, seen=seen), return_index=True)[1]], seen)
+
+    def in_order(self, order: np.ndarray) -> "Gallery":
+        """Return the same images in another order."""
+        place = order.argsort()
+        return Gallery(self.images[order], {content: place[number] for content, number in self.seen.items()})
+
+    @cached_property
+    def flat(self) -> Tensor:
+        return self.images.flatten(1).double()
+
+    @cached_property
+    def centred(self) -> Tensor:
+        return _centred(self.images)
+
+    @cached_property
+    def units(self) -> Tensor:
+        return unmoved(self.images)
+
+
+class Identification:
+    """Candidates (M, C, H, W) beside the images of a gallery, Q.
+
+    guesses: (M,), the number of the image that a candidate is an exact copy of; Q or more where it is of none. judged:
+    how many of the images, the first ones, are asked about, J, default all. The others may be nearer, and meet only
+    candidates that would be hits.
     """
 
-    def __init__(self, images: Tensor, candidates: Tensor):
-        numbers, self.guesses = np.split(numbers_of(images, candidates), [len(images)])
-        self.rows = np.unique(numbers, return_index=True)[1]
-        self.images, self.candidates = images[self.rows], candidates
-        self.numbers = np.arange(len(self.rows))
-        self.l2 = _l2(self.images, self.candidates)
+    def __init__(self, gallery: Gallery, candidates: Tensor, judged: int | None = None):
+        self.gallery, self.candidates = gallery, candidates
+        self.guesses = numbers_of(candidates, seen=dict(gallery.seen))
+        self.numbers = np.arange(len(gallery.images))[:, None]
+        self.own, self.others = slice(judged), slice(len(self.numbers[:judged]), None)
+        self._flat = candidates.flatten(1).double()
+        self.l2 = _products(gallery.flat[self.own], self._flat)
+        self._beyond = np.full(len(candidates), np.nan)  # the distances of the other images, as far as they are known
 
     def hits(self) -> np.ndarray:
-        """Return the hits pixel by pixel, (Q, M)."""
-        return self._near(self.l2) & self._identified(self.l2)
+        """Return the hits pixel by pixel, (J, M)."""
+        return self._identified(self._near(self.l2), self.l2, self._others_l2)
 
     def nearest_is(self, rows: np.ndarray, columns: np.ndarray, l2: np.ndarray) -> np.ndarray:
         """Return whether each candidate is nearer to an image, at `l2`, than to any other, its exact copy aside."""
-        own, copies = self.numbers[:, None] == rows, self.numbers[:, None] == self.guesses[columns]
-        return ~((self.l2[:, columns] <= l2) & ~own & ~copies).any(0)
+        own = self.numbers[self.own]
+        nearest = ~((self.l2[:, columns] <= l2) & (own != rows) & (own != self.guesses[columns])).any(0)
+        nearest[nearest] = self._others_l2(columns[nearest]) > l2[nearest]
+        return nearest
 
-    def recognized(self, likeness: np.ndarray, least: float) -> np.ndarray:
-        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (Q, M)."""
-        return (likeness > least) & self._identified(-likeness)
+    def recognized(self, views: Views, least: float) -> np.ndarray:
+        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (J, M).
+
+        views: of the candidates."""
+        if not views.count:
+            return np.zeros(self.l2.shape, dtype=bool)
+        likeness = views.likeness(self.gallery.units[self.own], least)
+
+        def others(columns: np.ndarray) -> np.ndarray:
+            return self._least(-views.at(columns).likeness(self.gallery.units[self.others], least), columns)
+
+        return self._identified(likeness > least, -likeness, others)
 
     def affine_hits(self, inputs: Tensor) -> np.ndarray:
-        """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (Q,
+        """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (J,
         M), by least squares. A candidate belongs to the image of whose variance the fit leaves the smallest share.
 
         inputs: (M, C, H, W), the candidates before anything clamped them.
         """
-        if not len(inputs):
-            return np.zeros(self.l2.shape, dtype=bool)
-        images, candidates = (values.double().flatten(2) for values in (self.images, inputs))
-        images, candidates = (values - values.mean(2, keepdim=True) for values in (images, candidates))
-        if self.l2.size > FEW:  # half the time, and as near as 20 dB asks
-            images, candidates = images.float(), candidates.float()
+        exact = torch.float64 if self.l2.size <= FEW else torch.float32  # half the time, and as near as 20 dB asks
+        pool, candidates = (images.to(exact) for images in (self.gallery.centred, _centred(inputs)))
         size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float32).tiny)
-        along = torch.einsum("qcd,mcd->qmc", images, candidates).clamp_min(0)  # a negative fits with a gain of 0
-        variance = images.square().sum((1, 2))[:, None]
-        left = (variance - (along.square() / size).sum(2)).clamp_min(0)
-        share = torch.where(variance > 0, left / variance, 1.0)
-        return self._near(left.sqrt().numpy()) & self._identified(share.numpy())
+
+        def left(images: Tensor, columns: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+            """Return what a fit leaves of the images (N, C, H W), (N, columns), and its share of their variance."""
+            variance, found = images.square().sum((1, 2))[:, None], torch.zeros((), dtype=exact)
+            for own, other, of in zip(images.unbind(1), candidates[columns].unbind(1), size[columns].T, strict=True):
+                along = (own @ other.T).clamp_min_(0)  # a negative fits with a gain of 0
+                found = along.square_().div_(of).add_(found)
+            found = found.neg_().add_(variance).clamp_min_(0)
+            return found.numpy(), torch.where(variance > 0, found / variance, 1.0).numpy()
+
+        squares, share = left(pool[self.own], slice(None))
+        near = squares <= self._largest
+        return self._identified(near, share, lambda columns: self._least(left(pool[self.others], columns)[1], columns))
 
     def hits_up_to(self, transformations: Sequence[Transformation]) -> np.ndarray:
-        """Return the hits modulo transformations of the images: each image is as far as its nearest view, (Q, M)."""
-        l2 = self.l2
-        for transformation in transformations:
-            l2 = np.minimum(l2, _l2(transformation(self.images), self.candidates))
-        return self._near(l2) & self._identified(l2)
+        """Return the hits modulo transformations of the images: each image is as far as its nearest view, (J, M)."""
+
+        def nearest(rows: slice, l2: np.ndarray, columns: np.ndarray | slice) -> np.ndarray:
+            for transformation in transformations:
+                l2 = np.minimum(l2, _l2(transformation(self.gallery.images[rows]), self.candidates[columns]))
+            return l2
+
+        def others(columns: np.ndarray) -> np.ndarray:
+            l2 = _products(self.gallery.flat[self.others], self._flat[columns])
+            return self._least(nearest(self.others, l2, columns), columns)
+
+        l2 = nearest(self.own, self.l2, slice(None))
+        return self._identified(self._near(l2), l2, others)
+
+    @property
+    def _largest(self) -> float:
+        return LARGEST_MSE * self.gallery.images[0].numel()
 
     def _near(self, l2: np.ndarray) -> np.ndarray:
-        return l2**2 <= LARGEST_MSE * self.images[0].numel()
+        return l2**2 <= self._largest
 
-    def _identified(self, distance: np.ndarray) -> np.ndarray:
-        """Return whether a candidate is nearer to an image than to any other, its exact copy aside."""
-        others = np.where(self.numbers[:, None] == self.guesses, np.inf, distance)
-        own = self.numbers[:, None] == others.argmin(0)
-        beyond = np.where(own, np.inf, others).min(0)
-        return distance < np.where(own, beyond, others.min(0))
+    def _others_l2(self, columns: np.ndarray) -> np.ndarray:
+        """Return how far the nearest of the other images is from some candidates, exact copies aside."""
+        new = columns[np.isnan(self._beyond[columns])]
+        self._beyond[new] = self._least(_products(self.gallery.flat[self.others], self._flat[new]), new)
+        return self._beyond[columns]
+
+    def _least(self, distance: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return the least distance (Q - J, columns) of the other images to some candidates, exact copies aside."""
+        copies = self.numbers[self.others] == self.guesses[columns]
+        return np.where(copies, np.inf, distance).min(0, initial=np.inf)
+
+    def _identified(
+        self, near: np.ndarray, distance: np.ndarray, others: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Return which pairs that are near are those of a candidate that is nearer to the image than to any other, its
+        exact copy aside. others: returns the least distance of some candidates to the images that are not judged."""
+        columns, own = np.flatnonzero(near.any(0)), self.numbers[self.own]
+        distance = distance[:, columns]
+        rest = np.where(own == self.guesses[columns], np.inf, distance)
+        nearest = own == rest.argmin(0)
+        beyond = np.where(nearest, np.inf, rest).min(0)
+        hits = near[:, columns] & (distance < np.where(nearest, beyond, rest.min(0)))
+        some = np.flatnonzero(hits.any(0))
+        hits[:, some] &= distance[:, some] < others(columns[some])
+        found = np.zeros_like(near)
+        found[:, columns] = hits
+        return found
+
+
+def _centred(images: Tensor) -> Tensor:
+    """Return images (N, C, H, W) without the mean of each channel, (N, C, H W)."""
+    images = images.flatten(2)
+    return images - images.mean(2, keepdim=True)
 
 
 def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
@@ -291,8 +404,12 @@ def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
 
 
 def _l2(a: Tensor, b: Tensor) -> np.ndarray:
+    return _products(a.flatten(1).double(), b.flatten(1).double())
+
+
+def _products(a: Tensor, b: Tensor) -> np.ndarray:
+    """Compute the distances of vectors, (N, d) and (M, d), by products of matrices."""
     if not len(b):
         return np.zeros((len(a), 0))
-    b = b.flatten(1).double()
-    blocks = (rows.flatten(1).double() for rows in a.split(BLOCK))
-    return torch.cat([torch.cdist(rows, b, compute_mode="use_mm_for_euclid_dist") for rows in blocks]).numpy()
+    blocks = (torch.cdist(rows, b, compute_mode="use_mm_for_euclid_dist") for rows in a.split(BLOCK))
+    return torch.cat(list(blocks)).numpy()

@@ -14,16 +14,21 @@ from torch import Tensor
 
 from attacks.scoring.images import (
     Distinct,
+    Gallery,
     Identification,
     ImageScores,
     Pool,
     Transformation,
     count_images,
     distances,
+    greedy_match,
+    lengths,
+    numbers_of,
     score_images,
+    ssim,
 )
 from attacks.scoring.null import Null, ObservedScores, Others, permutation_null
-from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold
+from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold, unmoved
 
 LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what was returned, looser than `recovered`
 
@@ -35,15 +40,11 @@ class Hits:
     l2: distances, in pixel values.
     plain: whether a candidate recovers an image, pixel by pixel.
     loose: by the names in `LOOSE`, without those that have no meaning here.
-    rows: (D + Q,), where the images stand among the private ones and those of the pool, public first.
-    guesses: (M,), the row that a candidate is an exact copy of.
     """
 
     l2: np.ndarray
     plain: np.ndarray
     loose: Mapping[str, np.ndarray]
-    rows: np.ndarray
-    guesses: np.ndarray
 
     @classmethod
     def of(
@@ -67,8 +68,8 @@ class Hits:
         if transformations:
             loose["recovered_group"] = plain | found.hits_up_to(transformations)
         if not np.isnan(least):
-            loose["recognized"] = plain | found.recognized(Views(candidates).likeness(found.images, least), least)
-        return cls(found.l2, plain, loose, found.rows, found.guesses)
+            loose["recognized"] = plain | found.recognized(Views(candidates), least)
+        return cls(found.l2, plain, loose)
 
     def by_count(self, rows: np.ndarray | slice, returned: int) -> dict[str, np.ndarray]:
         """Return the hits on these images, by name of a count: of the candidates returned, and for `held` of all."""
@@ -155,8 +156,9 @@ MOST_EXPOSED = 0.95  # quantile over private images
 class LeakageScore:
     """The scores of an attack and of attackers who know nothing, on the same private images.
 
-    floor, guesses: two draws of public images, `floor_size` each: as many as the attack returned, or fewer where the
-        pool has no more.
+    ssim: (N,), structural similarity of each match, or of the mean public image.
+    floor: public images, `floor_size` of them: as many as the attack returned, or fewer where the pool has no more.
+    guess_l2: (N,), the distances of another draw of as many.
     mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
         and never identified.
     class_floor: of public images by the private ones' classes, None where nobody knows these.
@@ -167,8 +169,9 @@ class LeakageScore:
     """
 
     images: ImageScores
+    ssim: np.ndarray
     floor: ImageScores
-    guesses: ImageScores
+    guess_l2: np.ndarray
     mean_image: ImageScores
     class_floor: ImageScores | None
     class_recognized: float
@@ -185,7 +188,7 @@ class LeakageScore:
     @property
     def floor_leakage(self) -> float:
         """The same for another draw of public images: not 0, since every image keeps the better side of chance."""
-        return float(above_floor(self.guesses.l2, self.floor.l2).mean())
+        return float(above_floor(self.guess_l2, self.floor.l2).mean())
 
     @property
     def class_floor_leakage(self) -> float:
@@ -206,7 +209,7 @@ class LeakageScore:
             "l2_mean": float(scores.l2.mean()),
             "psnr_best": float(scores.psnr.max()),
             "psnr_mean": float(scores.psnr.mean()),
-            "ssim_mean": float(scores.ssim.mean()),
+            "ssim_mean": float(self.ssim.mean()),
             "recovered": int(scores.recovered.sum()),
             "recovered_fraction": float(scores.recovered.mean()),
             "floor_l2_median": float(np.median(floor.l2)),
@@ -239,7 +242,7 @@ class LeakageScore:
         return {
             "l2": scores.l2,
             "psnr": scores.psnr,
-            "ssim": scores.ssim,
+            "ssim": self.ssim,
             "identified": scores.identified,
             "match": scores.match,
             "floor_l2": self.floor.l2,
@@ -278,32 +281,33 @@ def score(
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
     draws = [_draw(pool.public, size, generator) for _ in range(2)]
-    mean_image = score_images(private, pool.public[:0], pool)
+    mean, mean_image = pool.public.mean(0, keepdim=True), score_images(private, pool.public[:0], pool)
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
-    least = _least(own, pool.public, len(reconstructed), generator)
+    gallery, rows, count = _gallery(own, pool, draws[0])
+    least = _least(gallery, len(own), pool.public, len(reconstructed), generator)
 
-    def compare(candidates: Tensor, returned: int) -> tuple[ImageScores, Hits]:
-        known = Identification(torch.cat([own, pool.public, pool.private]), candidates.clamp(0, 1))
+    def compare(candidates: Tensor, returned: int, judged: int) -> tuple[ImageScores, Hits]:
+        known = Identification(gallery, candidates.clamp(0, 1), judged)
         scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
         return scores, Hits.of(known, candidates, scores.at(first), transformations, least)
 
-    images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed))
-    floor, floor_hits = compare(draws[0], size)
-    guesses = floor if size == len(pool.public) else score_images(private, draws[1], pool, mean_image)
+    images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed), count)
+    floor, floor_hits = compare(draws[0], size, len(own))
+    guess_l2 = floor.l2 if size == len(pool.public) else _guessed(own, draws[1], mean_image.at(first))[distinct.of]
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
-    class_floor, recognized, kinds = None, float("nan"), np.zeros(len(hits.rows), dtype=int)
+    class_floor, recognized, kinds = None, float("nan"), np.zeros(count, dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
-        kinds = torch.cat([labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]).numpy()[hits.rows]
+        known_labels = [labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]
+        kinds = torch.cat(known_labels).numpy()[rows[:count]]
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
-        class_floor, class_hits = compare(drawn, len(drawn))
+        class_floor, class_hits = compare(drawn, len(drawn), len(own))
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
-    free = np.setdiff1d(np.arange(len(own), len(hits.rows)), floor_hits.guesses)  # neither private nor in the floor
-    returned = slice(len(reconstructed))
+    free, returned = slice(len(own), count), slice(len(reconstructed))
     others = Others(
         l2=hits.l2[free, returned],
-        floor_l2=floor_hits.l2[free],
-        mean_l2=_mean_l2(pool, own)[hits.rows[free]] if len(reconstructed) else np.zeros(len(free)),
+        floor_l2=distances(gallery.images[free], draws[0]).numpy(),
+        mean_l2=distances(gallery.images[free], mean)[:, 0].numpy(),
         hits=hits.plain[free, returned],
         counted=hits.by_count(free, len(reconstructed)),
         classes=kinds[free],
@@ -315,30 +319,49 @@ def score(
         copies=copies,
     )
     null = permutation_null(observed, others, generator)
-    return LeakageScore(images, floor, guesses, mean_image, class_floor, recognized, size, least, exposure, null)
+    shown = torch.cat([reconstructed.clamp(0, 1), mean])[images.match[first]]  # −1 is the mean
+    likeness = ssim(own, shown)[distinct.of]
+    floors = (floor, guess_l2, mean_image, class_floor, recognized, size)
+    return LeakageScore(images, likeness, *floors, least, exposure, null)
 
 
-def _least(private: Tensor, public: Tensor, returned: int, generator: np.random.Generator) -> float:
+def _gallery(own: Tensor, pool: Pool, floor: Tensor) -> tuple[Gallery, np.ndarray, int]:
+    """Return (the different images, where they stand among the private ones and those of the pool, public first; how
+    many are to be judged). First come the private ones, then those of which the null draws, if they are enough for a
+    set: they are neither private nor in the floor."""
+    everyone, seen = torch.cat([own, pool.public, pool.private]), dict[bytes, int]()
+    rows = np.unique(numbers_of(everyone, seen=seen), return_index=True)[1]
+    others = np.arange(len(own), len(rows))
+    free = np.setdiff1d(others, numbers_of(floor, seen=seen))
+    free = free if len(free) >= len(own) else free[:0]
+    order = np.concatenate([np.arange(len(own)), free, np.setdiff1d(others, free)])
+    return Gallery(everyone[rows], seen).in_order(order), rows[order], len(own) + len(free)
+
+
+def _guessed(own: Tensor, guesses: Tensor, mean_image: ImageScores) -> np.ndarray:
+    """Return how far the different private images are from guesses that are matched to them, (D,)."""
+    l2, match = mean_image.l2.copy(), greedy_match(distances(own, guesses).numpy())
+    found = match >= 0
+    l2[found] = lengths(guesses[match[found]] - own[found])
+    return l2
+
+
+def _least(gallery: Gallery, size: int, public: Tensor, returned: int, generator: np.random.Generator) -> float:
     """Return the likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1
-    where nothing was returned: comparing public images would be most of what such a score costs."""
-    if not comparable(private):
+    where nothing was returned: comparing public images would be most of what such a score costs. size: how many images
+    of the gallery, the first ones, are private."""
+    if not comparable(gallery.images):
         return float("nan")
     if not returned:
         return 1.0
     some = _draw(public, MOST_PUBLIC, generator)
-    if len(private) > MOST_PUBLIC:  # these pairs tell it as well
-        private = _draw(private, MOST_PUBLIC, generator)
-    number = Distinct.among(torch.cat([private, some])).of
-    copies = number[: len(private), None] == number[len(private) :]
-    unmoved = np.where(copies, np.nan, Views(some, moved=False).likeness(private))
-    moved = Views(some).likeness(private, least=threshold(unmoved, returned))  # which is no more than theirs
+    rows = np.arange(size)
+    if size > MOST_PUBLIC:  # these pairs tell it as well
+        rows = np.sort(generator.permutation(size)[:MOST_PUBLIC])
+    copies, units = rows[:, None] == numbers_of(some, seen=dict(gallery.seen)), gallery.units[rows]
+    centred = np.where(copies, np.nan, (units @ unmoved(some).T).abs())
+    moved = Views(some).likeness(units, least=threshold(centred, returned))  # which is no more than theirs
     return threshold(np.where(copies, np.nan, moved), returned)
-
-
-def _mean_l2(pool: Pool, private: Tensor) -> np.ndarray:
-    """Return distances to the mean public image: of private images, then public ones, then the pool's private ones."""
-    mean = pool.public.mean(0, keepdim=True)
-    return np.concatenate([distances(images, mean)[:, 0].numpy() for images in (private, pool.public, pool.private)])
 
 
 def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:

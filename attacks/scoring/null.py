@@ -6,10 +6,11 @@ one. Here the attacker's own prior stays, and it is held against others' images,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from attacks.scoring.images import count_images, greedy_match
+from attacks.scoring.images import closest_first, count_images, greedy_match
 
 SETS = 99  # of images, so that a p-value is a multiple of 1 %
 
@@ -49,17 +50,27 @@ class Others:
 
     def drawn(self, rows: np.ndarray, copies: np.ndarray) -> tuple[float, dict[str, int]]:
         """Return (leakage, counts) of reconstructions against these images, each counted `copies` times, (rows,)."""
-        match, distance = self._matched(self.l2, rows)
-        floor = self._matched(self.floor_l2, rows)[1]
+        match, distance = self._matched(self.l2, self._order, rows)
+        floor = self._matched(self.floor_l2, self._floor_order, rows)[1]
         found = match >= 0
         recovered = int(copies[found][self.hits[rows[found], match[found]]].sum())
         leakage = np.average(np.maximum(0.0, 1.0 - distance / np.maximum(floor, 1e-12)), weights=copies)
         counts = {name: count_images(hits[rows], copies) for name, hits in self.counted.items()}
         return float(leakage) * bool(found.any()), {"recovered": recovered, **counts}
 
-    def _matched(self, l2: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        match = greedy_match(l2[rows])
-        return match, np.column_stack([l2, self.mean_l2])[rows, match]  # −1 is the mean image
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return closest_first(self.l2)
+
+    @cached_property
+    def _floor_order(self) -> np.ndarray:
+        return closest_first(self.floor_l2)
+
+    def _matched(self, l2: np.ndarray, order: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        match, distance = greedy_match(l2[rows], order[rows]), self.mean_l2[rows]
+        found = match >= 0
+        distance[found] = l2[rows[found], match[found]]
+        return match, distance
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ another contrast, a negative included. Likeness is the largest |correlation| ove
 smoothed away. It is declared, no test of an eye, and its threshold comes from the images themselves.
 """
 
+from copy import copy
+from itertools import product
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,26 +26,27 @@ ROUNDING = 1e-3  # of the bound
 
 
 class Views:
-    """Candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; they need not lie in [0, 1]. moved:
-    whether they are shifted and mirrored at all."""
+    """Candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; they need not lie in [0, 1]."""
 
-    def __init__(self, candidates: Tensor, moved: bool = True):
+    def __init__(self, candidates: Tensor):
         small = _smoothed(candidates)
-        self.count, margin = len(candidates), _margin(small)
-        places = range(2 * margin + 1) if moved else (margin,)
-        views = (small, small.flip(3)) if moved else (small,)
-        self.variants = [_unit(view, top, left) for view in views for top in places for left in places]
+        self.count, places = len(candidates), range(2 * _margin(small) + 1)
+        self.variants = [view for side in (small, small.flip(3)) for view in _units(side, places)]
 
-    def likeness(self, images: Tensor, least: float = 0.0) -> np.ndarray:
-        """Return the likeness of images (Q, C, H, W) to every candidate, 0 to 1, (Q, M). least: of many pairs, 0 may
-        stand for less."""
+    def at(self, places: np.ndarray) -> "Views":
+        """Return those of these candidates, in this order."""
+        some = copy(self)
+        some.count, some.variants = len(places), [view[places] for view in self.variants]
+        return some
+
+    def likeness(self, own: Tensor, least: float = 0.0) -> np.ndarray:
+        """Return the likeness of images, as `unmoved` has them, (Q, d), to every candidate, 0 to 1, (Q, M). least: of
+        many pairs, 0 may stand for less."""
         if not self.count:
-            return np.zeros((len(images), 0), np.float32)
-        small = _smoothed(images)
-        own = _unit(small, _margin(small), _margin(small))
+            return np.zeros((len(own), 0), np.float32)
         if least > 0 and len(own) * self.count > FEW:
             return self._at_least(own, least).numpy()
-        found = np.zeros((len(images), self.count), np.float32)
+        found = np.zeros((len(own), self.count), np.float32)
         for start in range(0, len(own), ROWS):
             rows = own[start : start + ROWS]
             best = torch.zeros(len(rows), self.count)
@@ -70,9 +74,9 @@ class Views:
 
 
 def _along(vectors: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the parts (N, k) of vectors (N, d) along axes (d, k), and the lengths (N,) of what is left."""
+    """Return the parts (N, k) of unit vectors (N, d) along axes (d, k), and the lengths (N,) of what is left."""
     along = vectors @ axes
-    return along, (vectors.square().sum(1) - along.square().sum(1)).clamp_min(0).sqrt()
+    return along, (1 - along.square().sum(1)).clamp_min(0).sqrt()
 
 
 def threshold(likeness: np.ndarray, returned: int) -> float:
@@ -104,11 +108,23 @@ def _margin(small: Tensor) -> int:
     return MARGIN if min(small.shape[2:]) >= LARGE_IMAGE else SMALL_MARGIN
 
 
-def _unit(small: Tensor, top: int, left: int) -> Tensor:
-    """Return the window that begins there, every channel without its mean, as unit vectors (N, d); zeros stay."""
-    margin = _margin(small)
+def unmoved(images: Tensor) -> Tensor:
+    """Return images (N, C, H, W) as unit vectors (N, d) that `Views.likeness` compares."""
+    small = _smoothed(images)
+    return _units(small, range(_margin(small), _margin(small) + 1))[0]
+
+
+def _units(small: Tensor, places: range) -> list[Tensor]:
+    """Return the windows that begin in these rows and columns, every channel without its mean, as unit vectors (N, d);
+    zeros stay."""
+    margin, found = _margin(small), []
     step = 2 if margin == MARGIN else 1
-    height, width = (length - 2 * margin for length in small.shape[2:])
-    window = small[:, :, top : top + height : step, left : left + width : step].flatten(2)
-    window = (window - window.mean(2, keepdim=True)).flatten(1)
-    return window / window.norm(dim=1, keepdim=True).clamp_min(1e-6)
+    height, width = ((length - 2 * margin + step - 1) // step for length in small.shape[2:])
+    for down, right in product(range(step), repeat=2):
+        part = small[:, :, down::step, right::step].contiguous()  # a window without gaps is copied thrice as fast
+        for top, left in product(places, repeat=2):
+            if (top % step, left % step) == (down, right):
+                window = part[:, :, top // step :, left // step :][:, :, :height, :width].flatten(2)
+                window = window.sub_(window.mean(2, keepdim=True)).flatten(1)
+                found.append(window.div_(window.norm(dim=1, keepdim=True).clamp_min(1e-6)))
+    return found

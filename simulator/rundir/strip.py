@@ -9,13 +9,15 @@ import pandas as pd
 from torch import Tensor
 
 from attacks.interface.normalization import Pictures
-from attacks.scoring.images import RECOVERED_PSNR
+from attacks.scoring.images import RECOVERED_PSNR, hungarian_match, lengths
+from attacks.scoring.leakage import LOOSE
+from attacks.scoring.recognition import Views, comparable, unmoved
 from simulator.results.columns import leakage_floor
 from simulator.results.formats import load_images
 from simulator.results.keys import ObservationKey, owner
 from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore
-from simulator.rundir.exposure_rows import COUNTS
+from simulator.rundir.exposure_rows import COUNTS, exposure_rows
 
 MOST = 10  # pairs
 
@@ -78,21 +80,53 @@ class Strip:
 def strip_of(
     run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST, counted: int | None = None
 ) -> Strip:
-    """Make the strip of a row of the leakage table: at most `most` matched reconstructions, the closest first, with the
-    images of the row's target, or, if the row has no scores, the best reconstructions. counted: how many of them there
-    are as a verdict counts, those that are recovered before others; default all."""
+    """Make the strip of a row of the leakage table: at most `most` matched reconstructions with the images of the
+    row's target, matched as the verdict counts them, or, if the row has no scores, the best reconstructions. counted:
+    how many of them there are as a verdict counts; default all."""
     found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
     own = run.samples_of(row)
     if own.empty:
         found = found[:counted]
         return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))
-    matched = own[own.match >= 0].sort_values("l2", kind="stable")
-    if counted is not None:
-        recovered = matched.identified & (matched.psnr >= RECOVERED_PSNR)
-        matched = pd.concat([matched[recovered], matched[~recovered]]).head(counted)
-    shown = matched.head(most)
-    private = scored_against(run, row)[shown.image.tolist()]
-    return Strip(title, private, found[shown.match.tolist()], shown.l2.to_numpy(), label, len(matched))
+    private = scored_against(run, row)[own.image.tolist()]
+    loose = _counts_loosely(row) and comparable(private)
+    places, match, l2 = _alike(private, found, own, row.recognized_threshold) if loose else _matched(own)
+    places, match, total = places[:counted][:most], match[:counted][:most], len(places[:counted])
+    return Strip(title, private[places], found[match], l2[: len(places)], label, total)
+
+
+def _counts_loosely(row: pd.Series) -> bool:
+    """Return whether the largest count of a verdict is of returned images that are not as they are."""
+    judged = exposure_rows(pd.DataFrame([row]).assign(target="private")).iloc[0]
+    return judged.measure in LOOSE and judged.best > judged.recovered
+
+
+def _matched(own: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the pairs of the scores, recovered ones first, each the closest first: (K,) private images, (K,) which was
+    found, (K,) distances."""
+    match, l2 = own.match.to_numpy(int), own.l2.to_numpy(float)
+    order = np.lexsort((l2, ~_recovered(own)))
+    places = order[match[order] >= 0]
+    return places, match[places], l2[places]
+
+
+def _recovered(own: pd.DataFrame) -> np.ndarray:
+    return (own.identified & (own.psnr >= RECOVERED_PSNR)).to_numpy(bool)
+
+
+def _alike(
+    private: Tensor, found: Tensor, own: pd.DataFrame, least: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Do as `_matched`, but as `recognized` counts: first as many pairs as may be that are recovered, or more alike
+    than `least` and alike to no other image as much, each the most alike first."""
+    likeness = Views(found).likeness(unmoved(private)).astype(float)
+    known, recovered = (likeness > least) & (likeness == likeness.max(0)), np.flatnonzero(_recovered(own))
+    known[recovered, own.match.to_numpy(int)[recovered]] = True
+    match = hungarian_match(-likeness - len(private) * known)
+    places = np.flatnonzero(match >= 0)
+    places = places[np.lexsort((-likeness[places, match[places]], ~known[places, match[places]]))]
+    match = match[places]
+    return places, match, lengths(found[match] - private[places])
 
 
 def scored_against(run: Images, row: pd.Series) -> Tensor:

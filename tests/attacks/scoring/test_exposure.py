@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.scoring.images import Identification, Pool, count_images
+from attacks.scoring.images import Gallery, Identification, Pool, count_images
 from attacks.scoring.leakage import score
 from attacks.scoring.null import ObservedScores, Others, p_value, permutation_null
 
@@ -48,10 +48,10 @@ def test_the_affine_fit_is_that_of_least_squares():
     image, candidate = textures(1), textures(1, seed=1) + 2 * textures(1)
     design = torch.stack([candidate.flatten(), torch.ones(64)], 1).double().numpy()
     left = np.linalg.lstsq(design, image.flatten().double().numpy(), rcond=None)[1][0]  # gain positive
-    found = Identification(image, candidate.clamp(0, 1))
+    found = Identification(Gallery.of(image), candidate.clamp(0, 1))
     hit = found.affine_hits(candidate)[0, 0]
     assert hit == (left / 64 <= 0.01)
-    assert not Identification(image, candidate).affine_hits(textures(1, seed=5))[0, 0]
+    assert not Identification(Gallery.of(image), candidate).affine_hits(textures(1, seed=5))[0, 0]
 
 
 def test_a_shifted_image_is_recovered_where_clients_shift():
@@ -113,7 +113,7 @@ def test_no_count_is_ever_below_recovered(seed):
 def test_hits_are_those_of_the_scores_image_by_image():
     """Against the definition: each pair by itself, as `recovered` judges it."""
     pool, candidates = textures(12), (textures(12) + 0.1 * textures(12, seed=3))[:5].clamp(0, 1)
-    hits = Identification(pool, candidates).hits()
+    hits = Identification(Gallery.of(pool), candidates).hits()
     for i, image in enumerate(pool):
         for j, candidate in enumerate(candidates):
             l2 = (pool - candidate).flatten(1).norm(dim=1)
@@ -124,8 +124,8 @@ def test_hits_are_those_of_the_scores_image_by_image():
 def test_equal_images_of_the_pool_are_compared_once():
     """A truth's images are private, others of an audit and of the pool: thrice as many as there are."""
     pool, candidates = textures(3), textures(4)[2:]
-    found = Identification(torch.cat([pool, pool[1:], pool]), candidates)
-    assert found.rows.tolist() == [0, 1, 2] and found.l2.shape == (3, 2) and found.guesses.tolist() == [2, 3]
+    found = Identification(Gallery.of(torch.cat([pool, pool[1:], pool])), candidates)
+    assert torch.equal(found.gallery.images, pool) and found.l2.shape == (3, 2) and found.guesses.tolist() == [2, 3]
 
 
 def test_the_most_exposed_image_is_the_one_nearest_relative_to_its_floor():

@@ -122,8 +122,8 @@ def test_too_few_candidates_cannot_be_matched():
 
 def test_images_too_small_for_structural_similarity_are_scored_without_it():
     private = torch.rand(2, 1, 1, 10, generator=torch.Generator().manual_seed(0))
-    scores = score_images(private, private.clone(), Pool(torch.rand(5, 1, 1, 10), private))
-    assert np.isnan(scores.ssim).all() and scores.recovered.all()
+    found = score(private, private.clone(), Pool(torch.rand(5, 1, 1, 10), private), rng())
+    assert np.isnan(found.ssim).all() and found.images.recovered.all()
 
 
 def test_candidates_outside_the_pixel_range_are_clamped():

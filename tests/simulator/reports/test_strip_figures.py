@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from clients.local_update import load_data
 from simulator.reports import strip_figures
 from simulator.reports.strip_figures import draw_strips, image_grid
+from simulator.results.keys import ObservationKey
+from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.rundir.strip import Strip, strip_of, title_of
-from tests.simulator.reports.conftest import DISTILLED
+from tests.simulator.reports.conftest import DISTILLED, leakage_row, sample_rows
 
 
 @pytest.fixture
@@ -29,6 +32,26 @@ def test_pairs_show_the_images_that_the_row_was_scored_against(record):
     assert torch.equal(image, DISTILLED[1]) and distilled.l2[0] == pytest.approx(0.8, rel=1e-4)  # the nearer of the two
     own = load_data(record.cells[""].client_config(use_gpu=False)).client(0)[0]
     assert any(torch.equal(private.private[0], image) for image in own)
+
+
+def test_pairs_are_those_that_the_verdict_counts(record):
+    """Five digits that come back as negatives in another order: each lies nearer to another one's negative."""
+    digits = torch.tensor(load_digits().images[:5] / 16, dtype=torch.float32)[:, None]
+    found, order = 1 - digits[[3, 0, 4, 2, 1]], [3, 0, 4, 2, 1]
+    closest = torch.cdist(digits.flatten(1), found.flatten(1)).argmin(1)
+    assert [order[place] for place in closest] != [0, 1, 2, 3, 4]
+    row = leakage_row(1, 0, 0, num_private=5, num_reconstructed=5, attack="ntk", recognized_threshold=0.9)
+    rows = sample_rows(row | {"num_private": 5})
+    record.samples = SAMPLES.frame([one | {"match": int(closest[one["image"]])} for one in rows])
+    record.private_images = lambda key, cell: digits
+    np.savez(record.store("").reconstruction_path(ObservationKey(1, 0, "server"), "ntk"), images=found.numpy())
+
+    def pairs(**counts):
+        strip = strip_of(record, LEAKAGE.frame([row | counts]).iloc[0], "")
+        return [torch.equal(upper, 1 - lower) for upper, lower in zip(strip.private, strip.guesses, strict=True)]
+
+    assert pairs(recognized=5, null_recognized_p=0.01, recognized_fraction=1.0) == [True] * 5
+    assert not all(pairs())
 
 
 def test_without_a_truth_the_best_reconstructions_stand_alone(record, drawn, tmp_path):

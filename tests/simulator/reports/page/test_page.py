@@ -148,7 +148,7 @@ def test_a_picture_has_the_pairs_that_the_verdict_counts_and_no_other(eight):
     assert shades(page["worst"], "private") == shades(page["worst"], "guess") == [6, 5, 4, 3, 2, 1, 0]
     assert ": 7 private images above what ntk made of the update; 7 of 8 recovered." in page["worst"]["caption"]
     eight.leakage = eight.leakage.assign(recovered_affine=8, null_recovered_affine_p=0.01)
-    assert shades(run_page(eight, ())["worst"], "guess") == [6, 5, 4, 3, 2, 1, 0, 7]
+    assert shades(run_page(eight, ())["worst"], "guess") == [0, 1, 2, 3, 4, 5, 6, 7]  # flat ones are alike to none
     eight.leakage = eight.leakage.assign(recovered_affine=7, held=8)
     assert shades(run_page(eight, ())["worst"], "guess") == [6, 5, 4, 3, 2, 1, 0]
 
