@@ -5,7 +5,7 @@ The caller's network is never changed: it runs in evaluation mode and is put bac
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -66,9 +66,11 @@ def as_fed(images: Tensor) -> Tensor:
 
 def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     """Return the outputs (N, …) of the network for images (N, C, H, W) at the parameters `state`, differentiable in
-    both, and twice, in its own mode. Every attack runs the user's network here, or in `probe`. Raises InputError for a
-    network that torch differentiates at other parameters than these, or not at all."""
-    with differentiable_attention(), _said_of(model), torch.autograd.graph.disable_saved_tensors_hooks(HOOKED):
+    both, and twice, in its own mode. Every attack runs the user's network here, or in `probe`. Raises InputError where
+    gradients are wanted of a network that torch differentiates at other parameters than these, or not at all."""
+    graph = torch.is_grad_enabled()  # hooks on what gradients need change no output
+    hooks = torch.autograd.graph.disable_saved_tensors_hooks(HOOKED) if graph else nullcontext()
+    with differentiable_attention(), _said_of(model), hooks:
         return scores_of(torch.func.functional_call(model, _once(model, state), (as_fed(images),)))
 
 

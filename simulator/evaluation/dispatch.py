@@ -157,9 +157,9 @@ class Dispatcher:
         return finished
 
     def shares(self) -> dict[str, float]:
-        """Return the share done of the attack of each running job, 0 to 1, by name."""
+        """Return the share done of the attack of each running job, 0 to 1, by its subject."""
         done = self._ask(self.board.done)
-        return {job.name: done[job.name] for job in list(self.running.values()) if job.name in done}
+        return {job.subject: done[job.name] for job in list(self.running.values()) if job.name in done}
 
     def close(self) -> None:
         for reference in self.running:

@@ -29,7 +29,7 @@ from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
 from simulator.results.disk import make_out, write_bytes
 from simulator.results.formats import reconstruction_file
-from simulator.results.keys import ObservationKey, RecordedObservation
+from simulator.results.keys import ObservationKey, RecordedObservation, subject_of
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, ObservationMetadata, TensorsByName
 from simulator.run_errors import DiskError, blamed_error
@@ -91,6 +91,11 @@ class Job:
     def name(self) -> str:
         """The name of the job, unique in a run."""
         return f"{self.settings.cell or 'run'}_{self.key.name}_{self.attack.label}"
+
+    @property
+    def subject(self) -> str:
+        """What is attacked by what, in words."""
+        return subject_of({"cell": self.settings.cell, **self.columns})
 
     @property
     def for_workers(self) -> "Job":

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from attacks.calibration import beats_chance
 from attacks.interface.errors import counted
-from simulator.results.keys import owner
+from simulator.results.keys import subject_of
 from simulator.run_errors import printable
 from simulator.terminal import Terminal, command_again, print_error
 
@@ -122,15 +122,10 @@ class Display:
         """Note the end of an attack. row: of the leakage table."""
 
     def attacks_running(self, shares: dict[str, float]) -> None:
-        """Note the share done of each running attack, 0 to 1, by name."""
+        """Note the share done of each running attack, 0 to 1, by its subject."""
 
     def stop(self) -> None:
         """End."""
-
-
-def subject_of(row: dict[str, Any]) -> str:
-    where = f"{row['cell']}, " if row.get("cell") else ""
-    return f"{where}round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
 
 
 def found_by(row: dict[str, Any], updates: int = 1) -> str:
@@ -182,7 +177,7 @@ class Bars(Display):
             self.progress.console.print(Text.assemble(word, ": ", said))
 
     def attacks_running(self, shares: dict[str, float]) -> None:
-        note = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
+        note = "; ".join(f"{subject} {share:.0%}" for subject, share in sorted(shares.items())[:2])
         self.progress.update(self.attacks, completed=self.finished + int(sum(shares.values())), note=note)
 
     def stop(self) -> None:
@@ -224,7 +219,7 @@ class Lines(Display):
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         if shares and self._quiet():
-            names = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
+            names = "; ".join(f"{subject} {share:.0%}" for subject, share in sorted(shares.items())[:2])
             self.note(f"{self.attacks_over} of {self.attacks} attacks are over, {len(shares)} run: {names}")
 
     def stop(self) -> None:

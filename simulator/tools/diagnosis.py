@@ -8,6 +8,7 @@ import torch
 from rich import box
 from rich.table import Table
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, Reconstruction, get_attack, torch_generator
 from attacks.interface.torch_tools import choose_device
@@ -111,10 +112,12 @@ def _span(observation: Observation, found: Linearity, read: Reconstruction | Non
             "exact after one local step, less sure after several"
         )
     if found.update.has_rank:
+        drops = any(isinstance(module, _DropoutNd) and module.p > 0 for module in observation.model.modules())
+        held = "; behind dropout it may hold what it finds, just as exact, and return nothing" if drops else ""
         return (
             f"works where training was plain SGD: the first layer's update has the clear rank {count.count}, so "
             f"{count.count} images span it, and they are searched in that span; exact, however long the training "
-            "and however far from the kernel regime"
+            f"and however far from the kernel regime{held}"
         )
     return (
         "promises little: the first layer's update has no clear rank (local Adam, weight decay or noise, or more "

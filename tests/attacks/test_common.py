@@ -302,7 +302,6 @@ NOT_READ = {(reader, network): why for reader in ("drift", "kernel regime") for 
     ("kernel regime", network): "an operation that torch has no forward derivative of"
     for network in ("weight norm", "weight norm by hooks")
 }
-NOT_READ["membership", "saved on the CPU"] = HOOKED  # its hooks are set without gradients, too
 
 
 @of_every_user
@@ -317,6 +316,15 @@ def test_networks_as_people_write_them_are_read(reader, network):
         assert NOT_READ[reader, network] in said
     else:
         assert not said and values[0].isfinite().all()
+
+
+@pytest.mark.parametrize("network", ["checkpointed", "checkpointed, reentrant", "saved on the CPU", "no_grad"])
+def test_members_are_told_through_what_gradients_do_not_pass_as_without_it(network):
+    observation, images, told = of_user(OF_USERS[network])
+    plainly = replace(observation, model=Convolved(lambda layer, x: layer(x)))
+    plainly.model.conv.requires_grad_(observation.model.conv.weight.requires_grad)
+    found, expected = (MembershipTest.of(seen, told, images).residual(images) for seen in (observation, plainly))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -38,7 +38,7 @@ from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal, RoundsApart
-from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
+from attacks.span.thresholds import CERTAINTY, EVIDENCE, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
 from attacks.span.variants.pixels import FirstLayerVariant
 
 BATCH = 2**25  # entries of the normal matrices' factors that are held in memory at a time
@@ -55,11 +55,11 @@ class OneHiddenEvidence(PixelEvidence):
     @cached_property
     def refusal(self) -> Refusal | None:
         refused = super().refusal
-        if refused is not None or self.regime.exact:
+        if refused is not None or not self.regime.explained:
             return refused
         return Refusal(
-            f"nothing returned: {self.error:.2g} of the first layer's update is noise, which hides the zeros of duals; "
-            "with one hidden layer nothing else tells images from mixtures of them"
+            f"nothing returned: {self.error:.2g} of the first layer's update is what a known defense left, which hides "
+            "the zeros of duals; with one hidden layer nothing else tells images from mixtures of them"
         )
 
 
@@ -114,8 +114,12 @@ class FoundDuals:
         agreed = space.contradicted(directions, self.images()) < ONE_HIDDEN.contradicted
         if space.count == 1:
             return agreed
-        free = directions[space.leverage(directions) >= CERTAINTY.leverage]
-        return agreed & (space.shared_zeros(free, directions) < SPARSITY.shared_zeros).all(0)
+        return agreed & (space.shared_zeros(directions[self.free], directions) < SPARSITY.shared_zeros).all(0)
+
+    @cached_property
+    def free(self) -> Tensor:
+        """(F,) bool: which duals some of their zeros leave free; none of one image."""
+        return (self.space.leverage(self.directions) >= CERTAINTY.leverage) & (self.space.count > 1)
 
     def images(self) -> Tensor:
         """Return the images (F, in), exact where none is missing; else without what the missing ones add."""
@@ -185,19 +189,24 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             "certified": float(number),
             "missing": float(candidates.missing),
         }
-        own, known, near = candidates.own, len(candidates.own.images), candidates.own_near.any(1)
+        own, known, near = candidates.own, len(candidates.own.images), candidates.own_near
         facts["own_units"] = float(known)
+        rough = evidence.outside > EVIDENCE.decay_sought_above  # by noise, in which mixtures pass for duals
+        free = int(candidates.free.sum()) if rough else 0
         needed = (
             f"{number} of {count} duals were found, and all are needed for images that hold nothing of one another"
             if candidates.missing
             else f"one of the {number} duals that were found is a mixture"
+            if not candidates.complete
+            else f"{evidence.outside:.2g} of the first layer's update is noise, and {free} of {number} duals stay free"
         )
-        if not candidates.complete and known:
+        if not candidates.complete and known and not rough:
             reason = f"{known} of {count} images have units of their own, and of the others, {needed}"
-            return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[~near])
-        if not candidates.complete:
-            return Acceptance(images, misfit, None, facts=facts).withheld(f"nothing returned: {needed}")
-        sure = candidates.sure() | near
+            return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[~near.any(1)])
+        if not candidates.complete or free:
+            held = own.images[~near.any(0)].float()
+            return Acceptance(images, misfit, None, facts=facts, held=held).withheld(f"nothing returned: {needed}")
+        sure = candidates.sure() | near.any(1)
         accepted = Acceptance(images[sure], misfit[sure], None, facts=facts, held=images[~sure])
         nothing = f"nothing returned: the zeros of {number} duals leave all images in doubt"
         return accepted if sure.any() else replace(accepted, reason=nothing)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from attacks import Knowledge, Observation
+from attacks import Knowledge, Observation, get_attack
 from attacks.interface.torch_tools import torch_generator
 from attacks.kernel.regime import Linearity, OnImages, UpdateFacts
 from simulator.tools.diagnosis import advice, own_images, whose_images
@@ -31,6 +31,22 @@ def test_span_is_named_where_the_first_layer_shows_the_images():
     assert span.startswith("span: works where training was plain SGD") and "clear rank 10, so 10 images span it" in span
     assert ntk.startswith("ntk: can be tried") and gradients.startswith("gradient_matching: does not run")
     assert "needs learning_rate" in gradients
+
+
+def test_behind_dropout_span_is_said_to_hold_what_it_finds():
+    torch.manual_seed(0)
+    hidden = [(nn.Linear(into, 256), nn.ReLU(), nn.Dropout(0.2)) for into in (64, 256)]
+    model = nn.Sequential(nn.Flatten(), *hidden[0], *hidden[1], nn.Linear(256, 10))
+    start, images = start_of(model), NORMALIZATION.inputs(digits(4)[0])
+    descent = torch.optim.SGD(model.parameters(), lr=0.05)
+    nn.functional.cross_entropy(model(images), torch.arange(len(images))).backward()
+    descent.step()
+    model.zero_grad()
+    first, span, *_ = advised(model, start, start_of(model))
+    observation = Observation(model, ((start, start_of(model)),), SHAPE)
+    found = get_attack("span").run(observation, Knowledge(), torch_generator(0, "test"))
+    assert torch.cdist(images.flatten(1), found.held.flatten(1)).amin(1).max() < 0.01 and not len(found.images)
+    assert first == "Try `span` first." and span.endswith("may hold what it finds, just as exact, and return nothing")
 
 
 def test_two_networks_that_have_nothing_to_do_with_each_other_promise_nothing_to_span():
