@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from attacks.interface.errors import InputError, counted, did_you_mean
+from attacks.interface.errors import InputError, counted
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WAYS = ("sent", "returned")  # the checkpoints of a pair
@@ -96,9 +96,9 @@ class Observation:
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
             for name in self.trainable:
                 if name not in state:
-                    hint = did_you_mean(name, sorted(state))
+                    has = ", ".join(map(repr, [*state][:3])) or "none at all"
                     raise InputError(
-                        f"checkpoint has no tensor {name!r}{hint}: use the model the checkpoint was made with"
+                        f"checkpoint has no tensor {name!r}, but {has}: use the model the checkpoint was made with"
                     )
                 if state[name].shape != expected[name].shape:
                     raise InputError(

@@ -136,11 +136,18 @@ class AuditTruth:
         return attacked.knowledge.num_private or attacked.found.num_inferred or (shown.count if shown else None)
 
 
+def describe_names(clients: Mapping[int, SeenClient]) -> list[str]:
+    """Say what the clients of a recording call themselves, in a line; nothing where these are their numbers."""
+    named = {client: str(seen.name) for client, seen in clients.items() if seen.name is not None}
+    called = [f"{client} is {name!r}" for client, name in named.items() if name != str(client)]
+    return [f"clients: {', '.join(called)}"] if called else []
+
+
 def describe_owners(truth: AuditTruth, clients: Mapping[int, SeenClient]) -> list[str]:
     """Say from which file the truth of each client is, a line each."""
     files, lines = read_truth(truth.path, truth.shape), []
     if truth.owners is None:
-        return [f"all clients: truth from {truth.path.name} ({len(files.images)} images)"]
+        return [*describe_names(clients), f"all clients: truth from {truth.path.name} ({len(files.images)} images)"]
     for client, file in truth.owners.items():
         name, place = str(clients[client].name or client), f"/{files.names[file]}" if files.by_client else ""
         called = f"client {client}" if name == str(client) else f"client {client} ({name})"

@@ -24,6 +24,7 @@ from clients.models.factory import construct, outputs_of
 from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
     AuditTruth,
+    describe_names,
     describe_owners,
     doubt_owners,
     only_owner,
@@ -225,10 +226,10 @@ class AuditPlan:
 
     @property
     def whose_truth(self) -> tuple[list[str], list[str]]:
-        """Lines on the file that is the truth of each client, and doubts about that; none without a truth."""
-        if self.truth is None:
-            return [], []
+        """Lines on what clients call themselves and the file that is the truth of each, and doubts about that."""
         clients = self.recording.clients
+        if self.truth is None:
+            return describe_names(clients), []
         return describe_owners(self.truth, clients), doubt_owners(self.truth, clients, self.options.owners or {})
 
     @property

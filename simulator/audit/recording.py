@@ -82,7 +82,11 @@ class Recording(CellStore):
         """Open a recording; raise InputError if there is none, or one of another format."""
         super().__init__(Path(path))
         if not (self.path / CONTENTS).exists():
-            raise InputError(f"{str(path)!r} is no recording: it has no {CONTENTS}; fedspill.Record makes one")
+            near = [
+                one.parent for one in (*self.path.glob(f"*/{CONTENTS}"), self.path.parent / CONTENTS) if one.exists()
+            ]
+            makes = f"; did you mean {str(near[0])!r}?" if near else "; fedspill.Record makes one"
+            raise InputError(f"{str(path)!r} is no recording: it has no {CONTENTS}{makes}")
         content = read_json(inside(self.path, self.path / CONTENTS))
         if content.get("format") != FORMAT:
             raise InputError(

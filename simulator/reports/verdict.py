@@ -201,10 +201,11 @@ def _of_others(good: pd.DataFrame) -> str:
     rows = good[good.scored & (good.share == 0) & vouched]
     if rows.empty:
         return ""
-    row = rows.loc[rows.relative_residual.idxmin()]
+    row = rows.sort_values("relative_residual").iloc[0]  # `span` counts none where it reads pixels
+    left = "" if pd.isna(row.relative_residual) else f" and {_left(row)}"
     return (
         f"attack {row.attack!r} returned {counted(row.num_reconstructed, 'image')} of {whose(row.client)} in round "
-        f"{row['round']} that passed its own test and leave {row.relative_residual:.2g} of the update unexplained, and "
+        f"{row['round']} that passed its own test{left}, and "
         f"{'it is' if row.num_reconstructed == 1 else 'they are'} none of the private images that were given: check "
         "whose these are, and that they are what was trained on"
     )
@@ -331,13 +332,17 @@ def _images(row: pd.Series) -> str:
 
 def _how_sure(row: pd.Series) -> str:
     """Say how likely images are right without the truth: by the attack's own test, and by the share they explain."""
-    left = "" if pd.isna(row.relative_residual) else f"leave {row.relative_residual:.2g} of the update unexplained"
+    left = "" if pd.isna(row.relative_residual) else _left(row)
     if row.num_vouched > 0 and row.sure:
         passed = "very likely right: they passed the attack's own test"
         return f"{passed} and {left}" if left else passed
     if not left:
         return "how sure is not known: the true images are not"
     return f"{'very likely right' if row.sure else 'doubtful'}: they {left}"
+
+
+def _left(row: pd.Series) -> str:
+    return f"leave {row.relative_residual:.2g} of the update unexplained"
 
 
 def _doubtful(good: pd.DataFrame) -> list[str]:

@@ -59,6 +59,7 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
     if not scenario.data.std and "pixel_std" in told:  # nothing is divided
         told.remove("pixel_std")
     images = span(size for cell in sizes for size in cell)
+    chains = [*dict.fromkeys(cell.scenario.defense for cell in plan.cells)]
     kept, waiting = kept_bytes(plan.cells, parameters), waiting_bytes(plan.cells, parameters)
     yield from (
         f"{scenario.name}: {counted(len(plan.cells), 'setting')}, {counted(federation.rounds, 'round')}, "
@@ -66,6 +67,7 @@ def describe_plan(plan: RunPlan) -> Iterator[str]:
         f"data:    {scenario.data.name} {data.shape}, "
         f"{len(data.public_indices)} public and {len(data.test_indices)} test images",
         f"model:   {scenario.model.name}, {span(parameters)} trained parameters{start_of(scenario.model)}",
+        *([f"defense: {', '.join(chains)}"] if chains != ["none"] else []),
         f"attacks: {attacks} ({', '.join(a.label for a in adversary.attacks)}; {', '.join(adversary.threat_models)}; "
         f"told {', '.join(told) or 'nothing'})",
         f"output:  {plan.run_dir}",

@@ -5,11 +5,12 @@ import io
 import re
 
 import numpy as np
+import pytest
 import torch
 from skimage.io import imread
 from torch import nn
 
-from attacks import Knowledge, Observation, Reconstruction
+from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.normalization import Pictures, png
 
 
@@ -76,3 +77,10 @@ def test_strips_are_saved_one_above_the_other(tmp_path):
     assert [int(sheet[row, column, 0]) for row, column in ((0, 0), (97, 0), (98, 0), (98, 98))] == [0, 255, 128, 255]
     assert repr(pictures).startswith("Pictures('two': 2 a, 1 b;")
     assert imread(Pictures("none", ()).save(tmp_path / "b.png")).shape == (1, 1, 3)
+
+
+def test_checkpoints_of_another_network_are_told_by_the_names_that_they_have():
+    """A newcomer's case: "no tensor '1.weight'; did you mean 'fc1.weight'?", of which one is no slip of the other."""
+    state = {"fc1.weight": torch.zeros(2, 2), "fc1.bias": torch.zeros(2)}
+    with pytest.raises(InputError, match=r"has no tensor '0\.weight', but 'fc1\.weight', 'fc1\.bias': use the model"):
+        Observation(nn.Sequential(nn.Linear(2, 2)), ((state, state),), (2,))

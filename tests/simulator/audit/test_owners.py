@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
-from simulator.audit.owners import AuditTruth, describe_owners, doubt_owners, only_owner, owners_by_name, owners_said
+from simulator.audit.owners import (
+    AuditTruth,
+    describe_names,
+    describe_owners,
+    doubt_owners,
+    only_owner,
+    owners_by_name,
+    owners_said,
+)
 from simulator.audit.recording import SeenClient
 from simulator.evaluation.image_files import ImageFiles
 from simulator.evaluation.truth import Attacked
@@ -80,6 +88,13 @@ def test_whose_truth_is_taken_is_said_and_doubted(tmp_path, folder, owners, said
     assert [line for line in lines if line not in described] == []
     doubts = doubt_owners(truth, clients, said)
     assert len(doubts) == bool(doubt) and doubt in "".join(doubts)
+
+
+def test_what_clients_call_themselves_is_said_without_a_truth():
+    """A newcomer's case: a verdict on client 0 of OpenFL's collaborators, and nothing said which that is."""
+    sites = {0: SeenClient(node=0, name="Chandler"), 1: SeenClient(node=1, name="1"), 2: SeenClient(node=2)}
+    assert describe_names(sites) == ["clients: 0 is 'Chandler'"]
+    assert describe_names({1: sites[1], 2: sites[2]}) == []
 
 
 def test_one_file_is_that_of_one_client_whatever_its_name():

@@ -46,6 +46,11 @@ def test_what_does_not_fit_is_named(tmp_path, changed, says):
 def test_other_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"is no recording: it has no recording\.json; fedspill\.Record makes one"):
         Recording(tmp_path)
+    (tmp_path / "mine").mkdir()
+    near = recording(tmp_path / "mine").path
+    for path in (tmp_path, near / "recording.json", near / "checkpoints"):  # beside it, and within it
+        with pytest.raises(InputError, match=rf"json; did you mean '{near}'\?"):
+            Recording(path)
     (tmp_path / "recording.json").write_text('{"format": 1')
     with pytest.raises(InputError, match="cannot be read"):
         Recording(tmp_path)

@@ -96,6 +96,7 @@ def test_a_benchmark_file_is_checked_narrowed_and_priced(fedspill, tmp_path):
     (tmp_path / "b.yaml").write_text(yaml.safe_dump(content))
     result = fedspill("check", tmp_path / "b.yaml", "--set", "benchmark.defenses=[none,noise]")
     assert result.returncode == 0 and result.stdout.startswith("b: 4 settings") and "cost: " in result.stdout
+    assert "defense: none, noise\n" in result.stdout  # what was asked for, as its rows are called
 
 
 def test_a_factory_is_looked_for_beside_the_scenario_first(fedspill, tmp_path, monkeypatch):

@@ -197,6 +197,8 @@ def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth(
         "are what was trained on."
     )
     assert found.level == "nothing shown" and found.headline.startswith(f"{doubt} Nothing was shown to leak by 'span'")
+    without = doubt.replace(" and leave 0.026 of the update unexplained", "")  # where the attack counts no residual
+    assert verdict(table(exact | {"relative_residual": float("nan")})).headline.startswith(f"{without} Nothing was")
     among_others = verdict(table(exact, recovered(8, client=1)))
     assert among_others.level == "exposed" and doubt in among_others.of("caveats")
     for row in (exact | recovered(1), exact | {"relative_residual": 0.83}, exact | {"num_features": 8}, {}):
