@@ -9,7 +9,7 @@ image than to any other of the pool. Rows are images, columns candidates.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import scipy  # its parts are imported where they are first used
@@ -110,17 +110,16 @@ def score_images(
         l2, identified = lengths(guesses - own), np.zeros(len(own), dtype=bool)
         return ImageScores(none, l2, peak, identified, peak).at(distinct.of)
     scores = (unmatched or score_images(private, candidates[:0], pool)).at(distinct.first)
-    known = None if len(own) * len(candidates) <= FEW else known
-    distance = distances(own, candidates).numpy() if known is None else known.l2[: len(own), : len(candidates)]
+    if known is None:
+        known = Identification(Gallery(torch.cat([own, pool.public, pool.private])), candidates, np.arange(len(own)))
+    few = len(own) * len(candidates) <= FEW
+    distance = distances(own, candidates).numpy() if few else known.l2[: len(own), : len(candidates)]
     scores.match[:] = greedy_match(distance)
     rows = np.flatnonzero(scores.match >= 0)
     guesses, matched = candidates[scores.match[rows]], own[rows]
     scores.l2[rows] = lengths(guesses - matched)
     scores.psnr[rows] = psnr(matched, guesses)
-    if known is None:
-        scores.identified[rows] = _nearest_is_own(matched, guesses, scores.l2[rows], pool)
-    else:
-        scores.identified[rows] = known.nearest_is(rows, scores.match[rows], scores.l2[rows])
+    scores.identified[rows] = known.nearest_is(rows, scores.match[rows], scores.l2[rows])
     match = hungarian_match(distance**2 * distinct.copies[:, None])
     rows = np.flatnonzero(match >= 0)
     scores.hungarian_psnr[rows] = psnr(own[rows], candidates[match[rows]])
@@ -144,7 +143,7 @@ def greedy_match(distance: np.ndarray, order: np.ndarray | None = None) -> np.nd
         rows = greedy_match(distance.T)
         match[rows] = np.arange(len(rows))
         return match
-    order = closest_first(distance) if order is None else order
+    order = distance.argsort(1, kind="stable") if order is None else order
     asked, holder = np.zeros(len(distance), dtype=int), np.full(distance.shape[1], -1)
     asking = np.arange(len(distance))
     while len(asking):
@@ -158,15 +157,6 @@ def greedy_match(distance: np.ndarray, order: np.ndarray | None = None) -> np.nd
         asked[asking] += 1
     match[holder[holder >= 0]] = np.flatnonzero(holder >= 0)
     return match
-
-
-def closest_first(distance: np.ndarray) -> np.ndarray:
-    """Return the columns of each row by distance (N, M), of equal ones the first first."""
-    order = distance.argsort(1)  # twice as fast as a stable sort, which few rows need
-    ordered = np.take_along_axis(distance, order, 1)
-    tied = (ordered[:, 1:] == ordered[:, :-1]).any(1)
-    order[tied] = distance[tied].argsort(1, kind="stable")
-    return order
 
 
 def hungarian_match(cost: np.ndarray) -> np.ndarray:
@@ -188,7 +178,7 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     if len(a) * len(b) <= FEW:
         return torch.cdist(a.flatten(1).double(), b.flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
     distinct = Distinct.among(b)
-    return torch.from_numpy(_l2(a, b[distinct.first])[:, distinct.of])
+    return torch.from_numpy(_l2(a.flatten(1).double(), b[distinct.first].flatten(1).double())[:, distinct.of])
 
 
 def matched_l2(private: Tensor, candidates: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -225,19 +215,6 @@ def ssim(a: Tensor, b: Tensor) -> np.ndarray:
     return likeness[..., edge:-edge, edge:-edge].mean((1, 2, 3), dtype=np.float64)
 
 
-def _nearest_is_own(private: Tensor, guesses: Tensor, l2: np.ndarray, pool: Pool) -> np.ndarray:
-    """Return whether each guess is nearer to its private image, at `l2`, than to any other of the pool. Exact copies of
-    the private image are no others, nor are those of the guess, which may be a public image."""
-    numbers = numbers_of(private, guesses, pool.public, pool.private)
-    images, guessed, everyone = np.split(numbers, np.cumsum([len(private), len(guesses)]))
-    identified = np.zeros(len(private), dtype=bool)
-    for rows in np.array_split(np.arange(len(private)), len(private) // BLOCK + 1):
-        others = (everyone != images[rows, None]) & (everyone != guessed[rows, None])
-        nearer = distances(guesses[rows], torch.cat([pool.public, pool.private])).numpy() <= l2[rows, None]
-        identified[rows] = ~(nearer & others).any(1)
-    return identified
-
-
 Transformation = Callable[[Tensor], Tensor]
 """What a client may have done to its images before it trained on them: (N, C, H, W) -> (N, C, H, W)."""
 
@@ -245,75 +222,66 @@ LARGEST_MSE = 10 ** (-RECOVERED_PSNR / 10)
 
 
 class Gallery:
-    """Different images (Q, C, H, W), with what is compared of them, computed once. seen: their numbers by content."""
+    """The different ones of images (N, C, H, W), Q, with what is compared of them, computed once.
 
-    def __init__(self, images: Tensor, seen: dict[bytes, int]):
-        self.images, self.seen = images, seen
+    seen: their numbers, by content. rows: (Q,), where they stand among those that were given, in this order.
+    """
 
-    @classmethod
-    def of(cls, images: Tensor) -> "Gallery":
-        """Return the different ones among images (N, C, H, W)."""
-        seen: dict[bytes, int] = {}
-        return cls(images[np.unique(numbers_of(images, seen=seen), return_index=True)[1]], seen)
-
-    def in_order(self, order: np.ndarray) -> "Gallery":
-        """Return the same images in another order."""
-        place = order.argsort()
-        return Gallery(self.images[order], {content: place[number] for content, number in self.seen.items()})
+    def __init__(self, images: Tensor):
+        self.seen: dict[bytes, int] = {}
+        self.rows = np.unique(numbers_of(images, seen=self.seen), return_index=True)[1]
+        self.images = images[self.rows]
 
     @cached_property
     def flat(self) -> Tensor:
         return self.images.flatten(1).double()
 
     @cached_property
-    def centred(self) -> Tensor:
-        return _centred(self.images)
-
-    @cached_property
     def units(self) -> Tensor:
         return unmoved(self.images)
 
 
+Chosen = np.ndarray | slice
+Measure = Callable[[np.ndarray, Chosen], np.ndarray]
+"""Returns how far images of a gallery are from candidates, (N, M), by the numbers of both."""
+
+
 class Identification:
-    """Candidates (M, C, H, W) beside the images of a gallery, Q.
+    """Candidates (M, C, H, W) in [0, 1] beside the images of a gallery, Q.
 
     guesses: (M,), the number of the image that a candidate is an exact copy of; Q or more where it is of none. judged:
-    how many of the images, the first ones, are asked about, J, default all. The others may be nearer, and meet only
-    candidates that would be hits.
+    (J,), the images that are asked about, default all. Others may be nearer, and meet only what would be hits.
     """
 
-    def __init__(self, gallery: Gallery, candidates: Tensor, judged: int | None = None):
-        self.gallery, self.candidates = gallery, candidates
+    def __init__(self, gallery: Gallery, candidates: Tensor, judged: np.ndarray | None = None):
+        everyone = np.arange(len(gallery.images))
+        self.gallery, self.judged = gallery, everyone if judged is None else judged
+        self.others = np.setdiff1d(everyone, self.judged)
         self.guesses = numbers_of(candidates, seen=dict(gallery.seen))
-        self.numbers = np.arange(len(gallery.images))[:, None]
-        self.own, self.others = slice(judged), slice(len(self.numbers[:judged]), None)
-        self._flat = candidates.flatten(1).double()
-        self.l2 = _products(gallery.flat[self.own], self._flat)
-        self._beyond = np.full(len(candidates), np.nan)  # the distances of the other images, as far as they are known
+        self.candidates, self.flat = candidates, candidates.flatten(1).double()
+        self.l2 = self._plain(self.judged, slice(None))
 
     def hits(self) -> np.ndarray:
         """Return the hits pixel by pixel, (J, M)."""
-        return self._identified(self._near(self.l2), self.l2, self._others_l2)
+        return self._identified(self._near(self.l2**2), self.l2, self._plain)
 
     def nearest_is(self, rows: np.ndarray, columns: np.ndarray, l2: np.ndarray) -> np.ndarray:
         """Return whether each candidate is nearer to an image, at `l2`, than to any other, its exact copy aside."""
-        own = self.numbers[self.own]
-        nearest = ~((self.l2[:, columns] <= l2) & (own != rows) & (own != self.guesses[columns])).any(0)
-        nearest[nearest] = self._others_l2(columns[nearest]) > l2[nearest]
+        own, copies = self.judged[:, None] == rows, self.judged[:, None] == self.guesses[columns]
+        nearest = ~((self.l2[:, columns] <= l2) & ~own & ~copies).any(0)
+        nearest[nearest] = self._beyond(self._plain, columns[nearest]) > l2[nearest]
         return nearest
 
     def recognized(self, views: Views, least: float) -> np.ndarray:
-        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (J, M).
+        """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (J, M)."""
 
-        views: of the candidates."""
-        if not views.count:
+        def unlike(rows: np.ndarray, columns: Chosen) -> np.ndarray:
+            return -views.at(columns).likeness(self.gallery.units[rows], least)
+
+        if not len(self.guesses):
             return np.zeros(self.l2.shape, dtype=bool)
-        likeness = views.likeness(self.gallery.units[self.own], least)
-
-        def others(columns: np.ndarray) -> np.ndarray:
-            return self._least(-views.at(columns).likeness(self.gallery.units[self.others], least), columns)
-
-        return self._identified(likeness > least, -likeness, others)
+        found = unlike(self.judged, slice(None))
+        return self._identified(found < -least, found, unlike)
 
     def affine_hits(self, inputs: Tensor) -> np.ndarray:
         """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (J,
@@ -322,69 +290,54 @@ class Identification:
         inputs: (M, C, H, W), the candidates before anything clamped them.
         """
         exact = torch.float64 if self.l2.size <= FEW else torch.float32  # half the time, and as near as 20 dB asks
-        pool, candidates = (images.to(exact) for images in (self.gallery.centred, _centred(inputs)))
+        candidates = _centred(inputs.to(exact))
         size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float32).tiny)
 
-        def left(images: Tensor, columns: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
-            """Return what a fit leaves of the images (N, C, H W), (N, columns), and its share of their variance."""
-            variance, found = images.square().sum((1, 2))[:, None], torch.zeros((), dtype=exact)
+        def share(rows: np.ndarray, columns: Chosen) -> np.ndarray:
+            images, found = _centred(self.gallery.images[rows].to(exact)), torch.zeros((), dtype=exact)
             for own, other, of in zip(images.unbind(1), candidates[columns].unbind(1), size[columns].T, strict=True):
                 along = (own @ other.T).clamp_min_(0)  # a negative fits with a gain of 0
                 found = along.square_().div_(of).add_(found)
-            found = found.neg_().add_(variance).clamp_min_(0)
-            return found.numpy(), torch.where(variance > 0, found / variance, 1.0).numpy()
+            variance = images.square().sum((1, 2))[:, None]
+            return torch.where(variance > 0, (variance - found).clamp_min_(0).div_(variance), 1.0).numpy()
 
-        squares, share = left(pool[self.own], slice(None))
-        near = squares <= self._largest
-        return self._identified(near, share, lambda columns: self._least(left(pool[self.others], columns)[1], columns))
+        found = share(self.judged, slice(None))
+        variance = _centred(self.gallery.images[self.judged].to(exact)).square().sum((1, 2))[:, None].numpy()
+        return self._identified(self._near(found * variance), found, share)
 
     def hits_up_to(self, transformations: Sequence[Transformation]) -> np.ndarray:
         """Return the hits modulo transformations of the images: each image is as far as its nearest view, (J, M)."""
 
-        def nearest(rows: slice, l2: np.ndarray, columns: np.ndarray | slice) -> np.ndarray:
-            for transformation in transformations:
-                l2 = np.minimum(l2, _l2(transformation(self.gallery.images[rows]), self.candidates[columns]))
-            return l2
+        def nearest(rows: np.ndarray, columns: Chosen) -> np.ndarray:
+            views = (transformation(self.gallery.images[rows]) for transformation in transformations)
+            others = (_l2(view.flatten(1).double(), self.flat[columns]) for view in views)
+            return reduce(np.minimum, others, self._plain(rows, columns))
 
-        def others(columns: np.ndarray) -> np.ndarray:
-            l2 = _products(self.gallery.flat[self.others], self._flat[columns])
-            return self._least(nearest(self.others, l2, columns), columns)
+        found = nearest(self.judged, slice(None))
+        return self._identified(self._near(found**2), found, nearest)
 
-        l2 = nearest(self.own, self.l2, slice(None))
-        return self._identified(self._near(l2), l2, others)
+    def _plain(self, rows: np.ndarray, columns: Chosen) -> np.ndarray:
+        return _l2(self.gallery.flat[rows], self.flat[columns])
 
-    @property
-    def _largest(self) -> float:
-        return LARGEST_MSE * self.gallery.images[0].numel()
+    def _near(self, squares: np.ndarray) -> np.ndarray:
+        return squares <= LARGEST_MSE * self.gallery.images[0].numel()
 
-    def _near(self, l2: np.ndarray) -> np.ndarray:
-        return l2**2 <= self._largest
+    def _beyond(self, measure: Measure, columns: np.ndarray) -> np.ndarray:
+        """Return how far the nearest image that is not judged is from some candidates, exact copies aside."""
+        copies = self.others[:, None] == self.guesses[columns]
+        return np.where(copies, np.inf, measure(self.others, columns)).min(0, initial=np.inf)
 
-    def _others_l2(self, columns: np.ndarray) -> np.ndarray:
-        """Return how far the nearest of the other images is from some candidates, exact copies aside."""
-        new = columns[np.isnan(self._beyond[columns])]
-        self._beyond[new] = self._least(_products(self.gallery.flat[self.others], self._flat[new]), new)
-        return self._beyond[columns]
-
-    def _least(self, distance: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the least distance (Q - J, columns) of the other images to some candidates, exact copies aside."""
-        copies = self.numbers[self.others] == self.guesses[columns]
-        return np.where(copies, np.inf, distance).min(0, initial=np.inf)
-
-    def _identified(
-        self, near: np.ndarray, distance: np.ndarray, others: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """Return which pairs that are near are those of a candidate that is nearer to the image than to any other, its
-        exact copy aside. others: returns the least distance of some candidates to the images that are not judged."""
-        columns, own = np.flatnonzero(near.any(0)), self.numbers[self.own]
+    def _identified(self, near: np.ndarray, distance: np.ndarray, measure: Measure) -> np.ndarray:
+        """Return which pairs that are near are of a candidate that is nearer to the image than to any other, its exact
+        copy aside."""
+        columns, found = np.flatnonzero(near.any(0)), np.zeros_like(near)
         distance = distance[:, columns]
-        rest = np.where(own == self.guesses[columns], np.inf, distance)
-        nearest = own == rest.argmin(0)
-        beyond = np.where(nearest, np.inf, rest).min(0)
-        hits = near[:, columns] & (distance < np.where(nearest, beyond, rest.min(0)))
+        others = np.where(self.judged[:, None] == self.guesses[columns], np.inf, distance)
+        own = np.arange(len(others))[:, None] == others.argmin(0)
+        beyond = np.where(own, np.inf, others).min(0)
+        hits = near[:, columns] & (distance < np.where(own, beyond, others.min(0)))
         some = np.flatnonzero(hits.any(0))
-        hits[:, some] &= distance[:, some] < others(columns[some])
-        found = np.zeros_like(near)
+        hits[:, some] &= distance[:, some] < self._beyond(measure, columns[some])
         found[:, columns] = hits
         return found
 
@@ -404,10 +357,6 @@ def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
 
 
 def _l2(a: Tensor, b: Tensor) -> np.ndarray:
-    return _products(a.flatten(1).double(), b.flatten(1).double())
-
-
-def _products(a: Tensor, b: Tensor) -> np.ndarray:
     """Compute the distances of vectors, (N, d) and (M, d), by products of matrices."""
     if not len(b):
         return np.zeros((len(a), 0))

@@ -21,8 +21,6 @@ from attacks.scoring.images import (
     Transformation,
     count_images,
     distances,
-    greedy_match,
-    lengths,
     numbers_of,
     score_images,
     ssim,
@@ -157,8 +155,8 @@ class LeakageScore:
     """The scores of an attack and of attackers who know nothing, on the same private images.
 
     ssim: (N,), structural similarity of each match, or of the mean public image.
-    floor: public images, `floor_size` of them: as many as the attack returned, or fewer where the pool has no more.
-    guess_l2: (N,), the distances of another draw of as many.
+    floor, guesses: two draws of public images, `floor_size` each: as many as the attack returned, or fewer where the
+        pool has no more.
     mean_image: the mean of all public images for every private one; nearer than any draw where a private set is small,
         and never identified.
     class_floor: of public images by the private ones' classes, None where nobody knows these.
@@ -171,7 +169,7 @@ class LeakageScore:
     images: ImageScores
     ssim: np.ndarray
     floor: ImageScores
-    guess_l2: np.ndarray
+    guesses: ImageScores
     mean_image: ImageScores
     class_floor: ImageScores | None
     class_recognized: float
@@ -188,7 +186,7 @@ class LeakageScore:
     @property
     def floor_leakage(self) -> float:
         """The same for another draw of public images: not 0, since every image keeps the better side of chance."""
-        return float(above_floor(self.guess_l2, self.floor.l2).mean())
+        return float(above_floor(self.guesses.l2, self.floor.l2).mean())
 
     @property
     def class_floor_leakage(self) -> float:
@@ -284,66 +282,48 @@ def score(
     mean, mean_image = pool.public.mean(0, keepdim=True), score_images(private, pool.public[:0], pool)
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
-    gallery, rows, count = _gallery(own, pool, draws[0])
+    gallery = Gallery(torch.cat([own, pool.public, pool.private]))
+    private_rows, free = np.arange(len(own)), _free(gallery, len(own), draws[0])
     least = _least(gallery, len(own), pool.public, len(reconstructed), generator)
 
-    def compare(candidates: Tensor, returned: int, judged: int) -> tuple[ImageScores, Hits]:
+    def compare(candidates: Tensor, returned: int, judged: np.ndarray) -> tuple[ImageScores, Hits]:
         known = Identification(gallery, candidates.clamp(0, 1), judged)
         scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
         return scores, Hits.of(known, candidates, scores.at(first), transformations, least)
 
-    images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed), count)
-    floor, floor_hits = compare(draws[0], size, len(own))
-    guess_l2 = floor.l2 if size == len(pool.public) else _guessed(own, draws[1], mean_image.at(first))[distinct.of]
+    images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed), np.append(private_rows, free))
+    floor, floor_hits = compare(draws[0], size, private_rows)
+    guesses = floor if size == len(pool.public) else score_images(private, draws[1], pool, mean_image)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
-    class_floor, recognized, kinds = None, float("nan"), np.zeros(count, dtype=int)
+    class_floor, recognized, kinds = None, float("nan"), np.zeros(len(gallery.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
         known_labels = [labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]
-        kinds = torch.cat(known_labels).numpy()[rows[:count]]
+        kinds = torch.cat(known_labels).numpy()[gallery.rows]
         drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
-        class_floor, class_hits = compare(drawn, len(drawn), len(own))
+        class_floor, class_hits = compare(drawn, len(drawn), private_rows)
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
-    free, returned = slice(len(own), count), slice(len(reconstructed))
+    rows, returned = slice(len(own), None), slice(len(reconstructed))
     others = Others(
-        l2=hits.l2[free, returned],
+        l2=hits.l2[rows, returned],
         floor_l2=distances(gallery.images[free], draws[0]).numpy(),
         mean_l2=distances(gallery.images[free], mean)[:, 0].numpy(),
-        hits=hits.plain[free, returned],
-        counted=hits.by_count(free, len(reconstructed)),
+        hits=hits.plain[rows, returned],
+        counted=hits.by_count(rows, len(reconstructed)),
         classes=kinds[free],
     )
-    observed = ObservedScores(
-        leakage=float(leakage_by_image(images, floor).mean()),
-        counts={"recovered": int(images.recovered.sum()), **exposure.counts},
-        classes=kinds[: len(own)],
-        copies=copies,
-    )
+    counts = {"recovered": int(images.recovered.sum()), **exposure.counts}
+    observed = ObservedScores(leakage_by_image(images, floor).mean(), counts, kinds[private_rows], copies)
     null = permutation_null(observed, others, generator)
     shown = torch.cat([reconstructed.clamp(0, 1), mean])[images.match[first]]  # −1 is the mean
-    likeness = ssim(own, shown)[distinct.of]
-    floors = (floor, guess_l2, mean_image, class_floor, recognized, size)
-    return LeakageScore(images, likeness, *floors, least, exposure, null)
+    floors = (ssim(own, shown)[distinct.of], floor, guesses, mean_image, class_floor, recognized, size)
+    return LeakageScore(images, *floors, least, exposure, null)
 
 
-def _gallery(own: Tensor, pool: Pool, floor: Tensor) -> tuple[Gallery, np.ndarray, int]:
-    """Return (the different images, where they stand among the private ones and those of the pool, public first; how
-    many are to be judged). First come the private ones, then those of which the null draws, if they are enough for a
-    set: they are neither private nor in the floor."""
-    everyone, seen = torch.cat([own, pool.public, pool.private]), dict[bytes, int]()
-    rows = np.unique(numbers_of(everyone, seen=seen), return_index=True)[1]
-    others = np.arange(len(own), len(rows))
-    free = np.setdiff1d(others, numbers_of(floor, seen=seen))
-    free = free if len(free) >= len(own) else free[:0]
-    order = np.concatenate([np.arange(len(own)), free, np.setdiff1d(others, free)])
-    return Gallery(everyone[rows], seen).in_order(order), rows[order], len(own) + len(free)
-
-
-def _guessed(own: Tensor, guesses: Tensor, mean_image: ImageScores) -> np.ndarray:
-    """Return how far the different private images are from guesses that are matched to them, (D,)."""
-    l2, match = mean_image.l2.copy(), greedy_match(distances(own, guesses).numpy())
-    found = match >= 0
-    l2[found] = lengths(guesses[match[found]] - own[found])
-    return l2
+def _free(gallery: Gallery, count: int, floor: Tensor) -> np.ndarray:
+    """Return the images of which the null draws, neither private, as the first ones are, nor in the floor; none if they
+    are too few for a set."""
+    free = np.setdiff1d(np.arange(count, len(gallery.rows)), numbers_of(floor, seen=gallery.seen))
+    return free if len(free) >= count else free[:0]
 
 
 def _least(gallery: Gallery, size: int, public: Tensor, returned: int, generator: np.random.Generator) -> float:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from attacks.scoring.images import closest_first, count_images, greedy_match
+from attacks.scoring.images import count_images, greedy_match
 
 SETS = 99  # of images, so that a p-value is a multiple of 1 %
 
@@ -50,8 +50,7 @@ class Others:
 
     def drawn(self, rows: np.ndarray, copies: np.ndarray) -> tuple[float, dict[str, int]]:
         """Return (leakage, counts) of reconstructions against these images, each counted `copies` times, (rows,)."""
-        match, distance = self._matched(self.l2, self._order, rows)
-        floor = self._matched(self.floor_l2, self._floor_order, rows)[1]
+        (match, distance), (_, floor) = (self._matched(*table, rows) for table in self._tables)
         found = match >= 0
         recovered = int(copies[found][self.hits[rows[found], match[found]]].sum())
         leakage = np.average(np.maximum(0.0, 1.0 - distance / np.maximum(floor, 1e-12)), weights=copies)
@@ -59,12 +58,8 @@ class Others:
         return float(leakage) * bool(found.any()), {"recovered": recovered, **counts}
 
     @cached_property
-    def _order(self) -> np.ndarray:
-        return closest_first(self.l2)
-
-    @cached_property
-    def _floor_order(self) -> np.ndarray:
-        return closest_first(self.floor_l2)
+    def _tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(l2, l2.argsort(1, kind="stable")) for l2 in (self.l2, self.floor_l2)]
 
     def _matched(self, l2: np.ndarray, order: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         match, distance = greedy_match(l2[rows], order[rows]), self.mean_l2[rows]

@@ -33,10 +33,11 @@ class Views:
         self.count, places = len(candidates), range(2 * _margin(small) + 1)
         self.variants = [view for side in (small, small.flip(3)) for view in _units(side, places)]
 
-    def at(self, places: np.ndarray) -> "Views":
+    def at(self, places: np.ndarray | slice) -> "Views":
         """Return those of these candidates, in this order."""
         some = copy(self)
-        some.count, some.variants = len(places), [view[places] for view in self.variants]
+        some.variants = [view[places] for view in self.variants]
+        some.count = len(some.variants[0])
         return some
 
     def likeness(self, own: Tensor, least: float = 0.0) -> np.ndarray:

@@ -22,6 +22,10 @@ from simulator.rundir.exposure_rows import COUNTS, exposure_rows
 MOST = 10  # pairs
 
 
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""The places of private images, those of what was found of them, and their distances, (K,) each."""
+
+
 class Images(Protocol):
     """The part of a run that strips are made of."""
 
@@ -85,6 +89,7 @@ def strip_of(
     how many of them there are as a verdict counts; default all."""
     found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
     own = run.samples_of(row)
+    own = own.assign(recovered=(own.identified & (own.psnr >= RECOVERED_PSNR)).astype(bool))
     if own.empty:
         found = found[:counted]
         return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))
@@ -101,27 +106,20 @@ def _counts_loosely(row: pd.Series) -> bool:
     return judged.measure in LOOSE and judged.best > judged.recovered
 
 
-def _matched(own: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the pairs of the scores, recovered ones first, each the closest first: (K,) private images, (K,) which was
-    found, (K,) distances."""
+def _matched(own: pd.DataFrame) -> Pairs:
+    """Return the pairs of the scores, recovered ones first, each the closest first."""
     match, l2 = own.match.to_numpy(int), own.l2.to_numpy(float)
-    order = np.lexsort((l2, ~_recovered(own)))
+    order = np.lexsort((l2, ~own.recovered))
     places = order[match[order] >= 0]
     return places, match[places], l2[places]
 
 
-def _recovered(own: pd.DataFrame) -> np.ndarray:
-    return (own.identified & (own.psnr >= RECOVERED_PSNR)).to_numpy(bool)
-
-
-def _alike(
-    private: Tensor, found: Tensor, own: pd.DataFrame, least: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _alike(private: Tensor, found: Tensor, own: pd.DataFrame, least: float) -> Pairs:
     """Do as `_matched`, but as `recognized` counts: first as many pairs as may be that are recovered, or more alike
     than `least` and alike to no other image as much, each the most alike first."""
     likeness = Views(found).likeness(unmoved(private)).astype(float)
-    known, recovered = (likeness > least) & (likeness == likeness.max(0)), np.flatnonzero(_recovered(own))
-    known[recovered, own.match.to_numpy(int)[recovered]] = True
+    known = (likeness > least) & (likeness == likeness.max(0))
+    known[np.flatnonzero(own.recovered), own.match[own.recovered].to_numpy(int)] = True
     match = hungarian_match(-likeness - len(private) * known)
     places = np.flatnonzero(match >= 0)
     places = places[np.lexsort((-likeness[places, match[places]], ~known[places, match[places]]))]

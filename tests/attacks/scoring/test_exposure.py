@@ -7,6 +7,7 @@ import torch
 from attacks.scoring.images import Gallery, Identification, Pool, count_images
 from attacks.scoring.leakage import score
 from attacks.scoring.null import ObservedScores, Others, p_value, permutation_null
+from attacks.scoring.recognition import Views
 
 
 def textures(count, seed=0, shape=(1, 8, 8)):
@@ -48,10 +49,10 @@ def test_the_affine_fit_is_that_of_least_squares():
     image, candidate = textures(1), textures(1, seed=1) + 2 * textures(1)
     design = torch.stack([candidate.flatten(), torch.ones(64)], 1).double().numpy()
     left = np.linalg.lstsq(design, image.flatten().double().numpy(), rcond=None)[1][0]  # gain positive
-    found = Identification(Gallery.of(image), candidate.clamp(0, 1))
+    found = Identification(Gallery(image), candidate.clamp(0, 1))
     hit = found.affine_hits(candidate)[0, 0]
     assert hit == (left / 64 <= 0.01)
-    assert not Identification(Gallery.of(image), candidate).affine_hits(textures(1, seed=5))[0, 0]
+    assert not Identification(Gallery(image), candidate).affine_hits(textures(1, seed=5))[0, 0]
 
 
 def test_a_shifted_image_is_recovered_where_clients_shift():
@@ -113,7 +114,7 @@ def test_no_count_is_ever_below_recovered(seed):
 def test_hits_are_those_of_the_scores_image_by_image():
     """Against the definition: each pair by itself, as `recovered` judges it."""
     pool, candidates = textures(12), (textures(12) + 0.1 * textures(12, seed=3))[:5].clamp(0, 1)
-    hits = Identification(Gallery.of(pool), candidates).hits()
+    hits = Identification(Gallery(pool), candidates).hits()
     for i, image in enumerate(pool):
         for j, candidate in enumerate(candidates):
             l2 = (pool - candidate).flatten(1).norm(dim=1)
@@ -121,10 +122,29 @@ def test_hits_are_those_of_the_scores_image_by_image():
             assert hits[i, j] == bool(near and l2[i] == l2.min())
 
 
+@pytest.mark.parametrize("shades", [3, 1000], ids=["many equally near", "all different"])
+def test_hits_on_some_images_are_those_among_all(shades):
+    """Those of which nobody asks may still be nearer: half of the candidates are of them, and some are copies."""
+    pool = (textures(40) * shades).round() / shades
+    noise = 0.1 * torch.randn((40, 1, 8, 8), generator=torch.Generator().manual_seed(3))
+    candidates = torch.cat([pool + noise, pool[::3], 0.5 * pool[::5] + 0.3, pool[::4].flip(3)])
+    asked = np.array([7, 2, 3, 30, 31, 12])
+    some, everyone = (Identification(Gallery(pool), candidates.clamp(0, 1), judged) for judged in (asked, None))
+    measures = (
+        lambda found: found.hits(),
+        lambda found: found.affine_hits(candidates),
+        lambda found: found.hits_up_to([shifted, lambda images: images.flip(3)]),
+        lambda found: found.recognized(Views(candidates), 0.6),
+    )
+    for measure in measures:
+        expected = measure(everyone)[asked]
+        assert np.array_equal(measure(some), expected) and expected.sum() > len(asked)
+
+
 def test_equal_images_of_the_pool_are_compared_once():
     """A truth's images are private, others of an audit and of the pool: thrice as many as there are."""
     pool, candidates = textures(3), textures(4)[2:]
-    found = Identification(Gallery.of(torch.cat([pool, pool[1:], pool])), candidates)
+    found = Identification(Gallery(torch.cat([pool, pool[1:], pool])), candidates)
     assert torch.equal(found.gallery.images, pool) and found.l2.shape == (3, 2) and found.guesses.tolist() == [2, 3]
 
 

@@ -29,6 +29,14 @@ def test_greedy_against_its_definition_for_every_shape():
         assert greedy_match(distance).tolist() == expected
 
 
+def test_greedy_against_its_definition_where_many_pairs_are_equally_close():
+    rng = np.random.default_rng(2)
+    for rows, columns in ((9, 9), (5, 30), (30, 5), (12, 13)):
+        for most in (1, 2, 5, 50):
+            distance = rng.integers(0, most, (rows, columns)).astype(float)
+            assert greedy_match(distance).tolist() == greedy_by_definition(distance.tolist())
+
+
 def test_hungarian_against_all_permutations():
     rng = np.random.default_rng(1)
     for _ in range(20):
