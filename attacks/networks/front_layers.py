@@ -74,6 +74,12 @@ def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:
     if places[0]:
         raise _OtherFront(f"{calls[0]} ahead of its first linear layer")
     if not torch.equal(calls[0].given, images.flatten(1)):
+        rows, given = images.flatten(1), calls[0].given
+        if rows.shape[1] == given.shape[-1] and torch.equal(rows, given.flatten(1)):
+            remedy = "begin `forward` with x.flatten(1), as checkpoints fit"
+            raise _OtherFront(
+                f"rows of {rows.shape[1]} numbers, not flattened, at linear layer {names[0]!r} ({remedy})"
+            )
         raise _OtherFront(f"something other than its pixels at linear layer {names[0]!r}")
     if twice := next((name for name in names[:2] if names.count(name) > 1), None):
         raise _OtherFront(f"a linear layer that is used twice, {twice!r}")

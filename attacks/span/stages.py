@@ -101,7 +101,7 @@ class Variant(ABC, Generic[EvidenceType, CandidatesType]):
         if refusal is not None and refusal.hopeless:
             return self.report(evidence, Acceptance.none(refusal.reason))
         candidates = self.search(evidence, generator, progress)
-        acceptance = self.accept(evidence, candidates, generator)
+        acceptance = self.accept(evidence, candidates, generator, progress)
         if refusal is not None:
             acceptance = replace(acceptance.withheld(refusal.reason), features=None)
         return self.report(evidence, acceptance).ranked()
@@ -115,7 +115,9 @@ class Variant(ABC, Generic[EvidenceType, CandidatesType]):
         """Search candidates for private images; mark those that pass a test by themselves."""
 
     @abstractmethod
-    def accept(self, evidence: EvidenceType, candidates: CandidatesType, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: EvidenceType, candidates: CandidatesType, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Choose the candidates that may be returned, as exact as the evidence allows."""
 
     @abstractmethod

@@ -106,7 +106,8 @@ def parse_shape(text: str) -> Shape:
     """Return (1, 28, 28) for the text 1,28,28."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28")
+        rows = f"; for rows of a table 1,1,{text.strip()}" if text.strip().isdigit() else ""
+        raise InputError(f"--shape {text!r}: write channels,height,width, e.g. 1,28,28{rows}")
     return check_order((int(parts[0]), int(parts[1]), int(parts[2])))
 
 

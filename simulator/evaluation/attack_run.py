@@ -135,9 +135,9 @@ def mean_seconds(measured: Callable[[int], float | None], sizes: Sequence[int]) 
 
 def _most_seconds(reports: list[tuple[float, int, int]], start: float) -> float | None:
     """Return the most seconds that an attack takes, from the progress that it reported in its last stage before it was
-    stopped; None if it reported none."""
+    stopped; None if it reported none, or had ended that stage: nothing tells what follows it."""
     stage = [report for report in reports if report[2] == reports[-1][2]]
-    if not stage or stage[-1][1] <= stage[0][1]:
+    if not stage or stage[-1][1] <= stage[0][1] or stage[-1][1] >= stage[-1][2]:
         return None
     (began, before, total), (now, done, _) = stage[0], stage[-1]
     return now - start + (now - began) / (done - before) * (total - done)

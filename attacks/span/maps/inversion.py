@@ -130,15 +130,17 @@ def invert_maps(
         target = replace(target, prior=own.few_prior)
         images, residual = _descended(target, pixels, descent, 1, generator, progress)
         return Inverted(images, residual, torch.full_like(residual, math.inf))
-    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator) >= 1:
+    early = own.pilot_decoys * own.pilot.steps / (len(wanted) * descent.steps)  # the pilot's work in that of a start
+    total = early + own.starts + 1
+    if decoys_lost(target, pixels, own.pilot, own.pilot_decoys, generator, shared(progress, 0, early, total)) >= 1:
         return None
-    share = shared(progress, 0, own.starts, own.starts + 1)
+    share = shared(progress, early, own.starts, total)
     images, residual = likeliest_images(target, pixels, descent, generator, share)
     # with the mean colour and the contrast of each of the images
     decoys = _centred(pixels.decoys(len(wanted), generator).to(wanted))
     contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
     decoys = images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * decoys
-    share = shared(progress, own.starts, 1, own.starts + 1)
+    share = shared(progress, early + own.starts, 1, total)
 
     def inverted(target: MapTarget) -> Tensor:
         return _descended(target, pixels, descent, 1, generator, share)[0]
@@ -173,7 +175,7 @@ def decoys_lost(
     return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), generator, inverted).mean())
 
 
-def shared(progress: Progress, before: int, images: int, total: int) -> Progress:
+def shared(progress: Progress, before: float, images: float, total: float) -> Progress:
     """Return the progress of one of several descents, of so many images after `before` others, in 1/1000 of `total`."""
     return lambda done, steps, misfit: progress(round(1000 * (before + images * done / steps) / total), 1000, misfit)
 

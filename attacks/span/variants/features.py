@@ -78,7 +78,9 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         search.run(generator, progress)
         return search
 
-    def accept(self, evidence: FeatureUpdate, candidates: FeatureSearch, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: FeatureUpdate, candidates: FeatureSearch, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept the images that passed by ρ and λ. residual: λ."""
         found, bounds, best = candidates.found, candidates.bounds, candidates.best
         facts = constants_of(FEATURE, INVERSION, MOMENTUM, SEARCH) | {
@@ -194,7 +196,9 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         searched = FoundFeatures(features, test.residual(features), bound)
         return searched if not len(cone.features) or searched.accepted.sum() > len(cone.features) else cone
 
-    def accept(self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: FeatureUpdate, candidates: FoundFeatures, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept features, and hold the likeliest images that have them. residual: ρ of a single image's."""
         facts: Facts = {**constants_of(CONE, FEATURE, MAP_INVERSION, SEARCH), "accepted_up_to": candidates.bound}
         kept = candidates.accepted

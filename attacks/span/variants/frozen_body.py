@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from attacks.base import Reconstruction
+from attacks.base import Progress, Reconstruction
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import random_images
@@ -38,10 +38,12 @@ class FrozenBodyVariant(PixelVariant):
     whole: Observation
     body: FeatureNetwork
 
-    def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Invert the accepted and the held feature vectors to images (M, C, H, W); hold those that their features do
         not determine. residual: ‖h(x) − h‖² / ‖h‖²."""
-        accepted = super().accept(evidence, candidates, generator)
+        accepted = super().accept(evidence, candidates, generator, progress)
         features = accepted.images[accepted.residual.argsort(stable=True)]
         images, residual = self._inverted(features, generator)
         held, _ = self._inverted(accepted.held, generator)

@@ -77,7 +77,9 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         decoys = evidence.network.maps(evidence.seen, self._decoys(evidence, generator))
         return find_maps(evidence, decoys, generator, progress)
 
-    def accept(self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: MapUpdate, candidates: MapCandidates, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept the maps below the decoys' bound, no more of them than there are images, and the images that they
         determine; hold the likeliest ones where they do not. residual: ρ of an image's map."""
         if candidates.way is not None:
@@ -88,7 +90,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
         if not accepted:
             return Acceptance(maps, residual, _vetoed(evidence, candidates), 1.0, facts, features=maps)
-        found = self._inverted(evidence, maps, generator)
+        found = self._inverted(evidence, maps, generator, progress)
         kept = found.trusted
         reason: str | None = None
         if not kept.all():
@@ -126,13 +128,13 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
             facts=acceptance.facts,
         )
 
-    def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator) -> Inverted:
+    def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator, progress: Progress) -> Inverted:
         """Find images with these maps at the parameters at which they were found; black ones with residuals of NaN
         where maps of this network cannot be inverted, or not at the price that is paid for it."""
         network, seen = evidence.network, evidence.seen
         target = MapTarget(lambda images: network.maps(seen, images), maps, network.cost())
         space = self._pixels(maps)
-        found = invert_maps(target, space.shape, space.bounds, generator)
+        found = invert_maps(target, space.shape, space.bounds, generator, progress)
         if found is None:
             nothing = maps.new_full((len(maps),), float("nan"))
             return Inverted(maps.new_zeros(len(maps), *space.shape), nothing, nothing)

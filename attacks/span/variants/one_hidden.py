@@ -180,7 +180,9 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         progress(self.options.rounds, self.options.rounds, float(found.missing))
         return found
 
-    def accept(self, evidence: PixelEvidence, candidates: FoundDuals, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: PixelEvidence, candidates: FoundDuals, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept the images, if all duals are found; residual: the share of its dual that W₂ does not explain."""
         number, count = len(candidates.directions), candidates.space.count
         images, misfit = candidates.images().float(), candidates.misfit.float()

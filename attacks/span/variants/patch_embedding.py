@@ -160,7 +160,9 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         spread = torch.linalg.svdvals(signals).square().reciprocal().mean().sqrt()
         return SolvedPatches(patches, float(left.norm() / evidence.weight.norm()), deviation * float(spread))
 
-    def accept(self, evidence: PatchUpdate, candidates: SolvedPatches, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: PatchUpdate, candidates: SolvedPatches, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept the image, if least squares leave no more than rounding. residual: expected error of a pixel."""
         image = self.embedding.image(candidates.patches, self.observation.input_shape)
         facts: Facts = constants_of(PATCHES) | {

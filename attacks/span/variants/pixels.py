@@ -132,7 +132,9 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         passes = self.options.rounds if evidence.refusal is None else min(SEARCH.refused_passes, self.options.rounds)
         return find_images(nothing, replace(self.options, rounds=passes), generator, progress)
 
-    def accept(self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: PixelEvidence, candidates: Candidates, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept candidates, (M, in) in float32. If the update is exact, each image has to be certain by itself. If
         noise or a completion hides the zeros of duals and blurs the second layer, the images are accepted as a set that
         explains the second layer's update."""

@@ -117,7 +117,9 @@ class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
                 return found
             return with_others(maps, found, self._last(self.signals, maps, found.maps[: found.num_accepted]))
 
-    def accept(self, evidence: SeveralUpdate, candidates: MapCandidates, generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: SeveralUpdate, candidates: MapCandidates, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept the images below the bound, no more of them than there are; residual: their ρ."""
         maps = evidence.maps
         assert maps.count is not None

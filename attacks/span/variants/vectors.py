@@ -96,9 +96,12 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         for done, rows in enumerate(evidence.rows):
             progress(done, len(evidence.rows), math.nan)
             found.append(cone_vectors(rows, generator))
+        progress(len(evidence.rows), len(evidence.rows), math.nan)
         return tuple(found)
 
-    def accept(self, evidence: VectorUpdate, candidates: tuple[Vectors, ...], generator: torch.Generator) -> Acceptance:
+    def accept(
+        self, evidence: VectorUpdate, candidates: tuple[Vectors, ...], generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
         """Accept what the layer was fed of which the largest share is certified, the more of them the better."""
         numbers = [number for _, number in candidates]
         shares = [(number / len(rows), number) for number, rows in zip(numbers, evidence.rows, strict=True)]

@@ -1,8 +1,10 @@
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
+from tests.attacks.conftest import client as shared_client
 from tests.attacks.conftest import digits, nearest
 from tests.attacks.span.conftest import client, history, mlp, run
 
@@ -15,6 +17,33 @@ def test_digits_are_exact_with_their_number_and_the_mean_removed(federated):
     assert (nearest(images, found) < 1e-2).all()  # two different digits are 2.5 to 4 apart
     assert found.pixel_mean == pytest.approx((MEAN,), abs=1e-3)
     assert (found.residual.diff() >= 0).all() and found.warnings == ()
+
+
+class OfRows(nn.Module):
+    """A network of rows of a table, as people write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(30, 128), nn.Linear(128, 64), nn.Linear(64, 2)
+
+    def forward(self, x):
+        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
+
+
+class Flattening(OfRows):
+    def forward(self, x):
+        return super().forward(x.flatten(1))
+
+
+def test_rows_of_a_table_come_back_through_a_network_that_flattens_them_and_it_is_asked_for():
+    torch.manual_seed(0)
+    table = torch.tensor(load_breast_cancer().data[:8], dtype=torch.float32)
+    rows = ((table - table.mean(0)) / table.std(0))[:, None, None]
+    seen = shared_client(Flattening(), rows, labels=torch.arange(8) % 2)
+    found = run(seen)
+    assert len(found.images) == 8 and nearest(rows, found).max() < 1e-2
+    with pytest.raises(InputError, match=r"rows of 30 numbers, not flattened, at linear layer 'fc1' \(begin `forward`"):
+        run(Observation(OfRows(), seen.pairs, seen.input_shape))
 
 
 def test_images_are_exact_on_the_mean_of_two_clients():

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from attacks import Knowledge, Observation, get_attack, torch_generator
+from attacks.base import silent
 from attacks.span.maps.search import MapCandidates
 from attacks.span.thresholds import MAP_INVERSION, Descent
 from attacks.span.variants.maps import MapVariant, map_networks_of
@@ -39,6 +40,18 @@ def test_one_step_gives_the_maps_of_all_images(mode):
     assert found.facts["rho_accepted"] < found.facts["rho_bound"] < found.facts["rho_decoys"]
 
 
+def test_the_progress_goes_on_while_maps_are_inverted():
+    images, reports = digits(2).view(2, *SHAPE), list[tuple[int, int]]()
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    observation = Observation(model, (trained(model, images, torch.arange(2)),), SHAPE)
+    knowledge, generator = Knowledge(pixel_mean=(0.3,)), torch_generator(0, "attack")
+    get_attack("span").run(observation, knowledge, generator, lambda done, total, _: reports.append((done, total)))
+    shares = [done / total for done, total in reports if total == reports[-1][1]]
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] > 0.95
+    # two decoys for 300 steps, and 200 from two starts for each image and from one for its decoy
+    assert len(shares) == pytest.approx((300 + 2 * 200) / 10, abs=2)
+
+
 def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_found():
     images = digits(2).view(2, *SHAPE)
     model = calibrated(plain(), digits(60).view(60, *SHAPE))
@@ -50,7 +63,7 @@ def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_
     candidates = MapCandidates(
         found, torch.zeros(2), torch.ones(10), bound=0.05, basis=found.flatten(1), eigenvalue=0.0, way=0.9
     )
-    acceptance = variant.accept(evidence, candidates, generator)
+    acceptance = variant.accept(evidence, candidates, generator, silent)
     assert acceptance.facts["way"] == 0.9
     assert (acceptance.features - sent).norm() < 0.5 * (found - sent).norm()
 
@@ -74,7 +87,7 @@ def test_no_map_is_told_by_fewer_than_two_equations_for_each_direction_it_may_mo
     def accepted(unknowns):
         basis = torch.eye(unknowns, maps[0].numel())
         found = MapCandidates(maps, torch.zeros(2), torch.ones(10), 0.05, basis, eigenvalue=0.0, way=0.5)
-        return variant.accept(evidence, found, generator)
+        return variant.accept(evidence, found, generator, silent)
 
     assert len(accepted(equations // 2).features) == 2
     assert not len(accepted(equations // 2 + 1).features)

@@ -16,6 +16,11 @@ def test_a_shape_in_the_order_of_pictures_is_refused(shape):
         parse_shape(shape)
 
 
+def test_the_shape_of_a_row_is_that_of_an_image_of_one_line():
+    with pytest.raises(InputError, match=r"--shape '30': .*; for rows of a table 1,1,30"):
+        parse_shape("30")
+
+
 @pytest.mark.parametrize("shape", ["28,1,28", "32,3,32"])
 def test_channels_in_the_middle_are_refused(shape):
     height, channels, _ = shape.split(",")

@@ -127,6 +127,20 @@ def test_an_attack_that_takes_too_long_to_be_measured(monkeypatch, name, before,
     assert seconds is None if whole is None else seconds == pytest.approx(whole, rel=0.5)
 
 
+class Inverting(Slow):
+    """As `span` that has found maps and inverts them: by its last report it would be through."""
+
+    def run(self, observation, knowledge, report):
+        report(1, 2, 1.0)
+        report(2, 2, 1.0)
+        super().run(observation, knowledge, report)
+
+
+def test_an_attack_that_goes_on_in_silence_has_no_price(monkeypatch):
+    monkeypatch.setattr(attack_run, "LONGEST_PROBE", 0.2)
+    assert attack_seconds(Inverting(AttackConfig(name="span"), 60.0), None, None) is None
+
+
 @pytest.mark.parametrize(("threat_model", "seconds"), [("server", 1 + 3 + 40 + 16), ("observer", 60)])
 def test_clients_with_few_and_with_many_images_are_priced_by_both(monkeypatch, threat_model, seconds):
     """One of 40 images costs an attack many times what one of a single image does: a second an image, as here."""

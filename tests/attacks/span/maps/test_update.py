@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from attacks.base import silent
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
@@ -76,7 +77,7 @@ def test_maps_that_the_next_convolution_does_not_tell_apart():
     variant = MapVariant(observation, Knowledge(), map_networks_of(observation))
     none = update.network.maps(update.sent, images)[:0]
     candidates = MapCandidates(none, none.flatten(), torch.tensor([torch.nan]), torch.nan, none.flatten(1), 0.0)
-    found = variant.report(update, variant.accept(update, candidates, torch.Generator()))
+    found = variant.report(update, variant.accept(update, candidates, torch.Generator(), silent))
     assert len(found.images) == 0
     assert found.warnings == ("nothing returned: '6' is fed the same whatever map '3' is fed (single pixels?)",)
 
