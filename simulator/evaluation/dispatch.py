@@ -157,9 +157,10 @@ class Dispatcher:
         return finished
 
     def shares(self) -> dict[str, float]:
-        """Return the share done of the attack of each running job, 0 to 1, by name."""
+        """Return the share done of the attack of each running job, 0 to 1, by its words."""
         done = self._ask(self.board.done)
-        return {job.name: done[job.name] for job in list(self.running.values()) if job.name in done}
+        running = [job for job in list(self.running.values()) if job.name in done]
+        return {job.key.said(job.settings.cell, job.attack.label): done[job.name] for job in running}
 
     def close(self) -> None:
         for reference in self.running:

@@ -40,6 +40,10 @@ class ObservationKey:
         client = "all" if self.client == ALL else f"{self.client:02d}"
         return f"round_{self.round:04d}_client_{client}_{self.threat_model}"
 
+    def said(self, cell: str | None, attack: str) -> str:
+        """The attack on this observation of a cell, in words."""
+        return f"{f'{cell}, ' if cell else ''}round {self.round}, {owner(self.client)}, {self.threat_model}, {attack}"
+
 
 class RecordedObservation(BaseModel):
     """An observation as its file has it. It is checked when it is read: a run directory may come by mail.

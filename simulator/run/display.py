@@ -25,7 +25,7 @@ from rich.text import Text
 
 from attacks.calibration import beats_chance
 from attacks.interface.errors import counted
-from simulator.results.keys import owner
+from simulator.results.keys import ObservationKey
 from simulator.run_errors import printable
 from simulator.terminal import Terminal, command_again, print_error
 
@@ -122,15 +122,14 @@ class Display:
         """Note the end of an attack. row: of the leakage table."""
 
     def attacks_running(self, shares: dict[str, float]) -> None:
-        """Note the share done of each running attack, 0 to 1, by name."""
+        """Note the share done of each running attack, 0 to 1, by what it is called in words."""
 
     def stop(self) -> None:
         """End."""
 
 
 def subject_of(row: dict[str, Any]) -> str:
-    where = f"{row['cell']}, " if row.get("cell") else ""
-    return f"{where}round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
+    return ObservationKey.of(row).said(row.get("cell"), row["attack"])
 
 
 def found_by(row: dict[str, Any], updates: int = 1) -> str:

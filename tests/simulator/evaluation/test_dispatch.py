@@ -167,7 +167,7 @@ def test_the_bar_shows_what_runs(tmp_path, dispatch_to_nowhere):
     dispatcher = dispatch_to_nowhere(job)
     dispatcher.board.progress.remote(job.name, 0.5)
     dispatcher.board.progress.remote("one that was fetched already", 0.9)
-    assert dispatcher.shares() == {job.name: 0.5}
+    assert dispatcher.shares() == {"round 1, client 0, server, mean_image": 0.5}
 
 
 def test_where_no_node_with_slots_is_left_jobs_are_given_up(tmp_path, dispatch_to_nowhere, monkeypatch):
