@@ -181,7 +181,7 @@ class Bars(Display):
             self.progress.console.print(Text.assemble(word, ": ", said))
 
     def attacks_running(self, shares: dict[str, float]) -> None:
-        note = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
+        note = "; ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
         self.progress.update(self.attacks, completed=self.finished + int(sum(shares.values())), note=note)
 
     def stop(self) -> None:
@@ -223,7 +223,7 @@ class Lines(Display):
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         if shares and self._quiet():
-            names = ", ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
+            names = "; ".join(f"{name} {share:.0%}" for name, share in sorted(shares.items())[:2])
             self.note(f"{self.attacks_over} of {self.attacks} attacks are over, {len(shares)} run: {names}")
 
     def stop(self) -> None:

@@ -68,8 +68,10 @@ def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):
     now = lines.last
     for seconds in range(0, 100, 10):
         monkeypatch.setattr(display.time, "monotonic", lambda passed=seconds: now + 1.001 * passed)
-        lines.attacks_running({"round 1, client 0, server, ntk": 0.25})
-    assert len(text()) == 1 + 3 and "0 of 4 attacks are over, 1 run: round 1, client 0, server, ntk 25%" in text()[1]
+        lines.attacks_running({f"round 1, client {number}, server, ntk": 0.25 for number in (0, 1)})
+    assert len(text()) == 1 + 3 and text()[1].endswith(
+        "0 of 4 attacks are over, 2 run: round 1, client 0, server, ntk 25%; round 1, client 1, server, ntk 25%"
+    )
 
 
 def test_a_log_has_lines_and_a_terminal_bars(monkeypatch, capsys):
