@@ -85,7 +85,11 @@ class Recording(CellStore):
             near = [
                 one.parent for one in (*self.path.glob(f"*/{CONTENTS}"), self.path.parent / CONTENTS) if one.exists()
             ]
-            makes = f"; did you mean {str(near[0])!r}?" if near else "; fedspill.Record makes one"
+            makes = (
+                f"; did you mean {str(near[0])!r}?"
+                if near
+                else "; fedspill.Record makes one, or give a folder with round_1/global.pt, round_1/CLIENT.pt, …"
+            )
             raise InputError(f"{str(path)!r} is no recording: it has no {CONTENTS}{makes}")
         content = read_json(inside(self.path, self.path / CONTENTS))
         if content.get("format") != FORMAT:

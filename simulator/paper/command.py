@@ -117,7 +117,7 @@ def run_experiment(
         made = claim_folder(run, overrides)
         if profile != "quick" and experiment.cost is not None:
             report("timing a few steps", 0, 1)
-            say(f"cost:    about {clock(experiment.cost(run, settings))} on this machine, at most")
+            say(f"cost:    about {clock(experiment.cost(run, settings))} on this machine, idle, at most")
         outcome = experiment.measure(run, settings)
     write_atomically(out / DATA, outcome.data.to_csv(index=False))
     claims = decide(out)
@@ -140,7 +140,7 @@ def prices(name: str, overrides: list[str]) -> Iterator[tuple[str, str]]:
             run = ExperimentRun(name, profile, source, Path(folder), run_display(), report, say=lambda line: None)
             settings = run.check(experiment.settings)
             if experiment.cost is not None:
-                price = f"about {clock(experiment.cost(run, settings))} on this machine, at most"
+                price = f"about {clock(experiment.cost(run, settings))} on this machine, idle, at most"
             else:
                 lines = describe_plan(make_plan(run.scenario, run.out))
                 price = next(line.removeprefix(COST).strip() for line in lines if line.startswith(COST))

@@ -1,7 +1,6 @@
 """An experiment: a name, a file of settings and claims, functions that measure its data and compute the statistics of
 its claims, and one that estimates the cost from a few steps, timed on this machine."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,6 +12,7 @@ import pandas as pd
 
 from attacks.interface.errors import InputError, did_you_mean
 from clients.config import Section
+from simulator.evaluation.attack_run import work_seconds
 from simulator.paper.claims import Statistics
 from simulator.run.display import Display, ShowProgress
 from simulator.run.estimate import describe_plan
@@ -120,10 +120,10 @@ def seconds_per_step(run: Callable[[int], object]) -> float:
 
 
 def clocked(do: Callable[..., object], *arguments: object) -> float:
-    """Return the seconds that one call takes."""
-    start = time.perf_counter()
+    """Return the seconds that one call takes where nothing else runs on this machine."""
+    start = work_seconds()
     do(*arguments)
-    return time.perf_counter() - start
+    return work_seconds() - start
 
 
 def num_private(cell: Cell) -> int:

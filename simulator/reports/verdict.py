@@ -25,6 +25,7 @@ from simulator.reports.verdict_membership import (
     untold,
 )
 from simulator.reports.verdict_words import (
+    REFUSED,
     at_worst,
     classes_line,
     features_line,
@@ -48,7 +49,6 @@ from simulator.rundir.exposure_rows import EXPOSED, are_candidates, are_told, ex
 GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
 OURS = "attacks."  # how the modules of our attacks begin
-REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
 OF_FEW = "; images of nobody explain an update as well that has fewer numbers than they have pixels"
 MOST = 6  # reasons of one kind that are named

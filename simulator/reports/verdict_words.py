@@ -22,6 +22,9 @@ VIEWERS = {
     "server_history": "the server with all rounds kept (history)",
 }
 PLAIN = (  # (what `detail` says, how a verdict says it)
+    (r"(\S+) of the first layer's update is noise, which hides the zeros of duals",
+     "{} of the first layer's update is noise, by a defense or by numbers of 16 bits: too much to read exact images "
+     "off it"),
     (r"pixel_mean is unknown: images are as the network was fed them, nothing was added",
      "the mean of the pixels is not known, and nothing added: if clients subtracted one, every image is off in "
      "brightness and counts as not recovered, though an eye would know it; grant `pixel_mean`"),
@@ -38,6 +41,7 @@ LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items()
 GUESS = r"\bimages (is )?a guess|nothing returned: "  # in `detail`: the number of images is a guess
 LONGEST = 320  # letters of one reason
 ASIDE = r"; (?=(?:membership|classes|capacity|update): )"  # in `detail` of a refusal: what could not be measured either
+REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"  # not of a name, as in layer2
 
 
@@ -90,7 +94,7 @@ def rounds(numbers: Iterable[int]) -> str:
 def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
     """Return (remark of `detail` in plain words, number of rows), once for remarks that differ in numbers alone."""
     found: dict[str, list[str]] = {}
-    for detail, status in zip(rows.detail.fillna(""), rows.status, strict=True):
+    for detail, status in zip(rows.detail.fillna("").str.removeprefix(f"{REFUSED}: "), rows.status, strict=True):
         for remark in detail.split("; ") if status == "ok" else re.split(ASIDE, detail)[:1]:
             words = plain(remark)
             found.setdefault(re.sub(r"[\d.]+(e-?\d+)?", "#", words), []).append(words)

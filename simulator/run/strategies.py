@@ -87,7 +87,8 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
     try:
         return strategy(**options)
     except (TypeError, ValueError) as error:
-        raise InputError(f"federation.strategy {config.name!r}: {error}") from None
+        takes = ", ".join(name for name in accepted if name not in {"self", *defaults})
+        raise InputError(f"federation.strategy {config.name!r}: {error} (its options: {takes})") from None
     finally:
         logger.setLevel(level)
 

@@ -73,6 +73,10 @@ BAD = {
     "mean of too many channels": ("name: s\nadversary: {knowledge: {pixel_mean: [1, 2, 3]}}\n", "1 channels"),
     "no image at all": ("name: s\nadversary: {knowledge: {num_private: 0}}\n", "num_private is 0"),
     "strategy of trees": ("name: s\nfederation: {strategy: FedXgbBagging}\n", "unknown federation.strategy"),
+    "an option under another name": (
+        "name: s\nfederation: {strategy: {name: FedAvgM, options: {momentum: 0.9}}}\n",
+        ", server_momentum)",
+    ),
     "factory with other outputs": ("name: s\nmodel: {name: 'NETS:three'}\n", "the labels need (10,)"),
     "missing checkpoint": ("name: s\nmodel: {checkpoint: /nowhere.safetensors}\n", "does not exist"),
     "unknown strategy": ("name: s\nfederation: {strategy: FedAvgg}\n", "did you mean 'FedAvg'?"),

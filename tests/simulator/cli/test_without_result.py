@@ -63,7 +63,8 @@ def test_a_report_on_a_run_that_was_stopped_shows_what_there_is(fedspill, late):
     ledger = Ledger(late)
     key = {"round": 1, "threat_model": "server", "attack": "ntk", "defense": "none", "seed": 0, "target": "private"}
     ok = {"status": "ok", "adaptive": False, "client": 2, "recovered": 3, "num_private": 4}
-    ledger.add("more", leakage=[{**key, **ok}])
+    not_tried = {"status": "skipped", "adaptive": False, "client": 1}  # no attack that was to do
+    ledger.add("more", leakage=[{**key, **ok}, {**key, **not_tried}])
     result = fedspill("report", late)
     assert result.returncode == 0, result.stderr
     said = " ".join(result.stdout.split())

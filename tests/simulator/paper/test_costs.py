@@ -58,6 +58,6 @@ def test_what_goes_before_the_steps_is_not_counted(monkeypatch):
         nonlocal now
         now += 0.1 + 0.01 * steps
 
-    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr("simulator.paper.experiment.work_seconds", lambda: now)
     assert seconds_per_step(run) == pytest.approx(0.01)
     assert clocked(lambda: run(5)) == pytest.approx(0.15)

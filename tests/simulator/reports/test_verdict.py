@@ -54,7 +54,7 @@ def test_members_and_classes_that_are_told_without_an_attack_are_content():
     told = {"membership_auc": 0.72, "membership_auc_low": 0.69, "membership_auc_high": 0.75}
     found = verdict(table(REFUSED | {"num_private": 1000, "capacity": 120} | told))
     assert found.level == "partly exposed" and "No attack gave an image, but membership leaks" in found.headline
-    assert found.of("tried")[-1] == "Attack 'span' refused in 1 case: InputError: no row space."
+    assert found.of("tried")[-1] == "Attack 'span' refused in 1 case: no row space."
     assert any("have room for 120 images of 1000" in text for text in found.of("tried"))
     counts = {"class_counts": '{"3": 700, "5": 300}', "class_error": 0.1, "floor_class_error": 0.8}
     found = verdict(table(REFUSED | counts))
@@ -178,6 +178,17 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert f"{held}attacker has 5." in found.of("shown")
     assert any("gave up in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
+
+
+def test_reasons_are_told_without_names_of_the_code():
+    """A newcomer's cases: "refused in 1 case: InputError: …", "noise, which hides the zeros of duals" of bfloat16."""
+    (line,) = verdict(table({"status": "failed", "detail": "InputError: the update is zero"})).of("tried")
+    assert line == "Attack 'span' refused in 1 case: the update is zero."
+    rounded = "nothing returned: 0.014 of the first layer's update is noise, which hides the zeros of duals; more"
+    (line,) = [
+        text for text in verdict(table({"num_reconstructed": 0, "detail": rounded})).of("tried") if "gave" in text
+    ]
+    assert "noise, by a defense or by numbers of 16 bits" in line and "duals" not in line
 
 
 def test_an_attack_that_gave_up_is_counted_among_its_own_cases():
