@@ -12,6 +12,8 @@ change along the free directions, m equations and K directions,
 
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
 (ordinary least squares). A candidate that they would move by several E has not come to rest, and has no error bar.
+The error of the first
+layer's update, rounding if nothing else, moves x besides, however many duals fix it (`DualSpace.moved_by_noise`).
 Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all N − 1 directions are free says
 whether the duals that fix x are those of images, and the zeros of its own dual whether it is the image of this dual.
 Images that a client first used after some steps fit the parameters of then: F is taken where it is lowest on the way
@@ -114,6 +116,7 @@ class Certainty:
     residual: (M,), ρ at the parameters sent.
     contradicted: (M,), share of the zeros of its own dual on units that it activates before or after training; 0 for a
         candidate without a dual.
+    moved: (M,), what the error of the first layer's update moves it by, an L2 distance like `error`.
     mixed: (M,), ρ at the parameters sent over what the mean of two images would have there; 0 where none is possible.
     count: N.
     complete: whether the duals determine all images.
@@ -124,6 +127,7 @@ class Certainty:
     misfit: Tensor
     residual: Tensor
     contradicted: Tensor
+    moved: Tensor
     mixed: Tensor
     count: int
     complete: bool
@@ -134,7 +138,7 @@ class Certainty:
         distances = torch.pdist(images)
         typical = distances.median() if len(distances) else images.norm()
         most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
-        near = (self.error < CERTAINTY.error * typical) & (self.residual < most)
+        near = (self.error.hypot(self.moved) < CERTAINTY.error * typical) & (self.residual < most)
         agreed = (self.misfit < CERTAINTY.misfit) | self.complete
         return self.no_means(near & agreed & (self.contradicted < CERTAINTY.contradicted))
 
@@ -172,7 +176,8 @@ def certainty(
     complete = apart and len(directions) == duals.count
     complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
     residual = tests[0].residual(images.float())
-    return Certainty(error, misfit, residual, contradicted, torch.zeros_like(residual), duals.count, complete, apart)
+    moved, mixed = duals.moved_by_noise(images).to(residual), torch.zeros_like(residual)
+    return Certainty(error, misfit, residual, contradicted, moved, mixed, duals.count, complete, apart)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,12 @@ class DualSpace:
         points = coordinates * self.values @ self.rows
         return points[:, :-1] / points[:, -1:]
 
+    def moved_by_noise(self, images: Tensor) -> Tensor:
+        """Return how far the update's error moves images (M, in), an expected L2 distance (M,): of x̃ = Δᵀ L y every
+        entry is off by noise · ‖y‖, of x by as much for each pixel, and by its own length for the last one."""
+        sizes = (images.shape[1] + images.double().square().sum(1)).sqrt()
+        return self.noise * self.coordinates(images).norm(dim=1) * sizes
+
     def remaining_rows(self, directions: Tensor) -> Tensor:
         """Return rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""
         if len(directions) == 0:

@@ -224,19 +224,25 @@ class PixelJudge:
         return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
 
     def sure_in_noise(self, acceptance: Acceptance) -> Acceptance:
-        """Leave out images of a large error, or that may be the mean of two, where no zeros vouch for any."""
-        loose = self.candidates.below(self.candidates.threshold)
-        if len(self.candidates.passed) or len(acceptance.images) != len(loose) or len(loose) < 2:
+        """Leave out images that noise moves far, and where no zeros vouch for any those that may be the mean of two."""
+        images, candidates = acceptance.images, self.candidates
+        if len(images) < 2:
             return acceptance
-        certainty, typical = self._certainty(loose), float(torch.pdist(loose).median())
-        images = acceptance.images[certainty.no_means(certainty.error < CERTAINTY.error_in_noise * typical)]
-        moved = float(certainty.error.median())
-        reason = (
-            f"nothing returned: noise moves candidates by {moved:.2g}, which lie {typical:.2g} apart, and their ρ is "
-            f"{float(certainty.mixed.median()):.2g} of what the mean of two would have (at most {CERTAINTY.mixed:g})"
-        )
+        typical, moved, means = float(torch.pdist(images).median()), candidates.duals.moved_by_noise(images), ""
+        most = CERTAINTY.error_in_noise * typical
+        near = moved < most
+        loose = candidates.below(candidates.threshold)
+        if not len(candidates.passed) and len(images) == len(loose):
+            certainty = self._certainty(loose)
+            moved, near = certainty.error.hypot(moved), certainty.no_means(near & (certainty.error < most))
+            means = (
+                f", and their ρ is {float(certainty.mixed.median()):.2g} of what the mean of two would have (at most "
+                f"{CERTAINTY.mixed:g})"
+            )
+        far = f"nothing returned: noise moves candidates by {float(moved.median()):.2g}, which lie {typical:.2g} apart"
         facts = acceptance.facts | constants_of(CERTAINTY)
-        return replace(acceptance, images=images, reason=acceptance.reason if len(images) else reason, facts=facts)
+        reason = acceptance.reason if near.any() else far + means
+        return replace(acceptance, images=images[near], reason=reason, facts=facts)
 
     def _fitted(self, acceptance: Acceptance) -> Acceptance:
         """Fit the images to the first layer if noise has blurred them or they are too rough to explain the update."""

@@ -3,6 +3,7 @@ from dataclasses import replace
 import torch
 
 from attacks.span.sparse_duals import DualSpace, PairProducts, purified, retry_doubtful, sparsest, sparsest_of_many
+from attacks.update.spectrum import Spectrum
 from tests.attacks.span.conftest import first_two
 
 
@@ -20,6 +21,23 @@ def test_rough_images_become_exact_by_the_zeros_of_their_duals(federated):
     random = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     random /= random.norm(dim=1, keepdim=True)
     assert len(duals.passing(random)) == 0
+
+
+def test_noise_moves_images_as_far_as_expected():
+    """By 400 draws of noise, and the images that least squares make of each with the true duals: some are bright, which
+    an error of the bias moves most."""
+    draws = torch.Generator().manual_seed(0)
+    images = torch.rand(5, 100, generator=draws, dtype=torch.float64) * torch.tensor([[1.0], [1], [5], [20], [20]])
+    points = torch.nn.functional.pad(images, (0, 1), value=1.0)
+    upstream = torch.randn(128, 5, generator=draws, dtype=torch.float64)
+    change, noise = upstream @ points, 1e-3
+    drawn = noise * torch.randn(400, *change.shape, generator=draws, dtype=torch.float64)
+    moved = torch.linalg.lstsq(upstream.expand(400, -1, -1), change + drawn).solution
+    moved = moved[..., :-1] / moved[..., -1:] - images
+    expected = moved.square().sum(2).mean(0).sqrt()
+    initial = torch.zeros_like(change)
+    duals = DualSpace.of(initial, change + drawn[0], Spectrum.of(change + drawn[0]), 5)
+    torch.testing.assert_close(duals.moved_by_noise(images), expected, rtol=0.15, atol=0)
 
 
 def test_a_mixture_that_passes_for_an_image_is_sought_again(federated):
