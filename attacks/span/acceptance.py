@@ -12,10 +12,10 @@ change along the free directions, m equations and K directions,
 
 G the Gram matrix of the directions in pixels: the expected squared distance of x from the point that r is the noise of
 (ordinary least squares). A candidate that they would move by several E has not come to rest, and has no error bar.
-The error of the first
-layer's update, rounding if nothing else, moves x besides, however many duals fix it (`DualSpace.moved_by_noise`).
-Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all N − 1 directions are free says
-whether the duals that fix x are those of images, and the zeros of its own dual whether it is the image of this dual.
+The error of the first layer's update, rounding if nothing else, moves x besides, however many duals fix it
+(`DualSpace.moved_by_noise`). Other minima of ρ leave a large r, or a large E. The F ratio of what r loses where all
+N − 1 directions are free says whether the duals that fix x are those of images, and the zeros of its own dual whether
+it is the image of this dual.
 Images that a client first used after some steps fit the parameters of then: F is taken where it is lowest on the way
 from the sent to the returned. Where all N duals are found and each keeps its direction whichever of its zeros is left
 out (`DualSpace.leverage`), the first layer alone determines the images, and F is not asked.
