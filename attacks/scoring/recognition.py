@@ -20,7 +20,7 @@ FALSE_RATE = 0.01  # share of private images that as many public ones as were re
 MOST_PUBLIC = 1000  # images that the threshold is taken from
 FEW = 100_000  # pairs of images, up to which all are compared in full
 LEADING = 32  # directions that bound the likeness of a pair
-ROWS, MOST_NEAR = 256, 20_000  # images at a time then, and pairs of them that are compared one by one
+ROWS, MOST_NEAR = 256, 0.04  # images at a time then, and the share of pairs up to which these are compared one by one
 ROUNDING = 1e-3  # of the bound
 
 
@@ -62,7 +62,7 @@ class Views:
             part, beyond = _along(rows, axes)
             for view, (along, rest) in zip(self.variants, bounds, strict=True):
                 near = ((part @ along.T).abs_().addr_(beyond, rest) >= least - ROUNDING).nonzero(as_tuple=True)
-                if len(near[0]) <= MOST_NEAR:
+                if len(near[0]) <= MOST_NEAR * best.numel():
                     best[near] = torch.maximum(best[near], (rows[near[0]] * view[near[1]]).sum(1).abs())
                 else:
                     torch.maximum(best, (rows @ view.T).abs_(), out=best)
