@@ -289,6 +289,8 @@ class Identification:
 
         inputs: (M, C, H, W), the candidates before anything clamped them.
         """
+        if not len(inputs):
+            return np.zeros(self.l2.shape, dtype=bool)
         exact = torch.float64 if self.l2.size <= FEW else torch.float32  # half the time, and as near as 20 dB asks
         candidates = _centred(inputs.to(exact))
         size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float32).tiny)
@@ -317,7 +319,8 @@ class Identification:
         return self._identified(self._near(found**2), found, nearest)
 
     def _plain(self, rows: np.ndarray, columns: Chosen) -> np.ndarray:
-        return _l2(self.gallery.flat[rows], self.flat[columns])
+        candidates = self.flat[columns]
+        return _l2(self.gallery.flat[rows], candidates) if len(candidates) else np.zeros((len(rows), 0))
 
     def _near(self, squares: np.ndarray) -> np.ndarray:
         return squares <= LARGEST_MSE * self.gallery.images[0].numel()
@@ -358,7 +361,5 @@ def count_images(hits: np.ndarray, copies: np.ndarray) -> int:
 
 def _l2(a: Tensor, b: Tensor) -> np.ndarray:
     """Compute the distances of vectors, (N, d) and (M, d), by products of matrices."""
-    if not len(b):
-        return np.zeros((len(a), 0))
     blocks = (torch.cdist(rows, b, compute_mode="use_mm_for_euclid_dist") for rows in a.split(BLOCK))
     return torch.cat(list(blocks)).numpy()

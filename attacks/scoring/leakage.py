@@ -306,7 +306,7 @@ def score(
     others = Others(
         l2=hits.l2[rows, returned],
         floor_l2=distances(gallery.images[free], draws[0]).numpy(),
-        mean_l2=distances(gallery.images[free], mean)[:, 0].numpy(),
+        mean_l2=distances(gallery.images[free], mean)[:, 0].numpy() if size else np.zeros(len(free)),
         hits=hits.plain[rows, returned],
         counted=hits.by_count(rows, len(reconstructed)),
         classes=kinds[free],

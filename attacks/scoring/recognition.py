@@ -18,10 +18,9 @@ SMALLEST = 5  # pixels of it, below which there is nothing to shift
 MARGIN, SMALL_MARGIN, LARGE_IMAGE = 2, 1, 16  # pixels of the shift, and the side from which it is the larger
 FALSE_RATE = 0.01  # share of private images that as many public ones as were returned may pass for
 MOST_PUBLIC = 1000  # images that the threshold is taken from
-ROWS = 2048  # images at a time, for the sake of memory
 FEW = 100_000  # pairs of images, up to which all are compared in full
 LEADING = 32  # directions that bound the likeness of a pair
-FEW_ROWS, MOST_NEAR = 256, 20_000  # images at a time then, and pairs of them that are compared one by one
+ROWS, MOST_NEAR = 256, 0.04  # images at a time then, and the share of pairs up to which these are compared one by one
 ROUNDING = 1e-3  # of the bound
 
 
@@ -47,14 +46,10 @@ class Views:
             return np.zeros((len(own), 0), np.float32)
         if least > 0 and len(own) * self.count > FEW:
             return self._at_least(own, least).numpy()
-        found = np.zeros((len(own), self.count), np.float32)
-        for start in range(0, len(own), ROWS):
-            rows = own[start : start + ROWS]
-            best = torch.zeros(len(rows), self.count)
-            for view in self.variants:
-                torch.maximum(best, (rows @ view.T).abs_(), out=best)
-            found[start : start + ROWS] = best.numpy()
-        return found
+        best = torch.zeros(len(own), self.count)
+        for view in self.variants:
+            torch.maximum(best, (own @ view.T).abs_(), out=best)
+        return best.numpy()
 
     def _at_least(self, own: Tensor, least: float) -> Tensor:
         """Return how like unit vectors (Q, d) are to every candidate where it is `least` or more, elsewhere 0 or right.
@@ -63,11 +58,11 @@ class Views:
         axes = torch.linalg.eigh(own.T @ own).eigenvectors[:, -LEADING:]
         bounds = [_along(view, axes) for view in self.variants]
         found = torch.zeros(len(own), self.count)
-        for rows, best in zip(own.split(FEW_ROWS), found.split(FEW_ROWS), strict=True):
+        for rows, best in zip(own.split(ROWS), found.split(ROWS), strict=True):
             part, beyond = _along(rows, axes)
             for view, (along, rest) in zip(self.variants, bounds, strict=True):
                 near = ((part @ along.T).abs_().addr_(beyond, rest) >= least - ROUNDING).nonzero(as_tuple=True)
-                if len(near[0]) <= MOST_NEAR:
+                if len(near[0]) <= MOST_NEAR * best.numel():
                     best[near] = torch.maximum(best[near], (rows[near[0]] * view[near[1]]).sum(1).abs())
                 else:
                     torch.maximum(best, (rows @ view.T).abs_(), out=best)

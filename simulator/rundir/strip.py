@@ -22,10 +22,6 @@ from simulator.rundir.exposure_rows import COUNTS, exposure_rows
 MOST = 10  # pairs
 
 
-Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""The places of private images, those of what was found of them, and their distances, (K,) each."""
-
-
 class Images(Protocol):
     """The part of a run that strips are made of."""
 
@@ -84,47 +80,37 @@ class Strip:
 def strip_of(
     run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST, counted: int | None = None
 ) -> Strip:
-    """Make the strip of a row of the leakage table: at most `most` matched reconstructions with the images of the
-    row's target, matched as the verdict counts them, or, if the row has no scores, the best reconstructions. counted:
-    how many of them there are as a verdict counts; default all."""
+    """Make the strip of a row of the leakage table: at most `most` reconstructions, matched as a verdict counts
+    them, the closest first, with the images of the row's target, or, if the row has no scores, the best ones. counted:
+    how many of them there are as a verdict counts, those that are recovered before others; default all."""
     found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
     own = run.samples_of(row)
-    own = own.assign(recovered=(own.identified & (own.psnr >= RECOVERED_PSNR)).astype(bool))
     if own.empty:
         found = found[:counted]
         return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))
-    private = scored_against(run, row)[own.image.tolist()]
-    loose = _counts_loosely(row) and comparable(private)
-    places, match, l2 = _alike(private, found, own, row.recognized_threshold) if loose else _matched(own)
-    places, match, total = places[:counted][:most], match[:counted][:most], len(places[:counted])
-    return Strip(title, private[places], found[match], l2[: len(places)], label, total)
-
-
-def _counts_loosely(row: pd.Series) -> bool:
-    """Return whether the largest count of a verdict is of returned images that are not as they are."""
+    own, private = own.assign(recovered=own.identified & (own.psnr >= RECOVERED_PSNR)), scored_against(run, row)
+    matched = own[own.match >= 0].sort_values("l2", kind="stable")
     judged = exposure_rows(pd.DataFrame([row]).assign(target="private")).iloc[0]
-    return judged.measure in LOOSE and judged.best > judged.recovered
+    if judged.measure in LOOSE and judged.best > judged.recovered and comparable(private):
+        matched = _alike(own, private[own.image.tolist()], found, row.recognized_threshold)
+    if counted is not None:
+        matched = pd.concat([matched[matched.recovered], matched[~matched.recovered]]).head(counted)
+    shown = matched.head(most)
+    upper, lower = private[shown.image.tolist()], found[shown.match.tolist()]
+    return Strip(title, upper, lower, shown.l2.to_numpy(), label, len(matched))
 
 
-def _matched(own: pd.DataFrame) -> Pairs:
-    """Return the pairs of the scores, recovered ones first, each the closest first."""
-    match, l2 = own.match.to_numpy(int), own.l2.to_numpy(float)
-    order = np.lexsort((l2, ~own.recovered))
-    places = order[match[order] >= 0]
-    return places, match[places], l2[places]
-
-
-def _alike(private: Tensor, found: Tensor, own: pd.DataFrame, least: float) -> Pairs:
-    """Do as `_matched`, but as `recognized` counts: first as many pairs as may be that are recovered, or more alike
-    than `least` and alike to no other image as much, each the most alike first."""
-    likeness = Views(found).likeness(unmoved(private)).astype(float)
+def _alike(own: pd.DataFrame, private: Tensor, found: Tensor, least: float) -> pd.DataFrame:
+    """Match samples anew as `recognized` counts: first as many pairs as may be that are recovered, or more alike than
+    `least` and alike to no other image as much, each the most alike first."""
+    likeness, recovered = Views(found).likeness(unmoved(private)).astype(float), own.recovered.to_numpy(bool)
     known = (likeness > least) & (likeness == likeness.max(0))
-    known[np.flatnonzero(own.recovered), own.match[own.recovered].to_numpy(int)] = True
+    known[np.flatnonzero(recovered), own.match[recovered]] = True
     match = hungarian_match(-likeness - len(private) * known)
     places = np.flatnonzero(match >= 0)
     places = places[np.lexsort((-likeness[places, match[places]], ~known[places, match[places]]))]
     match = match[places]
-    return places, match, lengths(found[match] - private[places])
+    return own.iloc[places].assign(match=match, l2=lengths(found[match] - private[places]))
 
 
 def scored_against(run: Images, row: pd.Series) -> Tensor:

@@ -59,7 +59,7 @@ def test_what_may_be_left_out_of_many_pairs_is_below_what_was_asked_for(monkeypa
     least = float(np.quantile(full, 0.9))
     monkeypatch.setattr(recognition, "FEW", 0)
     monkeypatch.setattr(recognition, "MOST_NEAR", near)
-    monkeypatch.setattr(recognition, "FEW_ROWS", 7)
+    monkeypatch.setattr(recognition, "ROWS", 7)
     some = views.likeness(unmoved(images), least)
     assert some[full >= least] == pytest.approx(full[full >= least], abs=1e-5)
     assert (some <= full + 1e-5).all() and ((some == 0).mean() > 0.5 or near == 0)
