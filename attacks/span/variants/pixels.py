@@ -211,6 +211,8 @@ class PixelJudge:
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
         apart = tells_signals_apart(tests.values(), evidence.count)
         found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
+        if evidence.outside > EVIDENCE.decay_sought_above:
+            found = replace(found, complete=False)  # in noise mixtures have zeros of as little leverage as duals
         return found if self.has_zeros else with_means(found, way[0], candidates.duals, candidates.passed, loose)
 
     def in_noise(self) -> Acceptance:
