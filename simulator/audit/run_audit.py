@@ -37,7 +37,7 @@ from simulator.scenario.sections import EngineConfig
 if TYPE_CHECKING:
     from simulator.evaluation.dispatch import Dispatcher
 JOBS = "jobs"  # in `audit.yaml`: how many attacks on updates the audit has
-TRUTHS = "truth of clients"  # likewise: which file is whose
+TRUTHS = "clients and their truth"  # likewise: what they call themselves, and which file is whose
 
 
 def audit(
