@@ -190,9 +190,7 @@ class PretrainConfig(TrainingConfig):
 class ModelConfig(Section):
     """The network of the federation: its name, the options of that network beside it, and what all networks share."""
 
-    name: str = Field(
-        "mlp", description="a network of the list below, or your own package.module:factory or FILE.py:factory"
-    )
+    name: str = Field("mlp", description="a network of the list below, or your own package.module:NAME or FILE.py:NAME")
     options: dict[str, Any] = Field(
         default_factory=dict,
         description="options of a built-in network, which may also stand beside `name`; keyword arguments of your own "

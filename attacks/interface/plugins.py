@@ -1,7 +1,7 @@
 """Parts by name: our own, those of installed packages (entry points), and those at an import path, if they may run.
 
 A scenario may come from a colleague, a run directory by mail: they hold data, but a network or a Flower mod that they
-name, `FILE.py:factory` or `package.module:name`, could be any program. Whoever has read it allows it, by
+name, `FILE.py:NAME` or `package.module:NAME`, could be any program. Whoever has read it allows it, by
 `--allow-code` or `allow_code()`. The permission stands in the environment, so that Ray's workers have it too.
 """
 
@@ -118,7 +118,7 @@ def subclass_of(base: type) -> Callable[[object], Any]:
 
 
 def load_object(path: str, called: str) -> object:
-    """Load the object at `package.module:name` or `FILE.py:name`.
+    """Load the object at `package.module:NAME` or `FILE.py:NAME`.
 
     called: how errors call it. Raises InputError where that cannot be imported, or has no such name.
     """

@@ -98,7 +98,7 @@ def initialize(model: nn.Module, scheme: str, generator: torch.Generator) -> Non
 
 
 def load_factory(name: str) -> Callable[..., nn.Module]:
-    """Load the callable at `package.module:factory` or `FILE.py:factory`; raise InputError if it may not run."""
+    """Load the callable at `package.module:NAME` or `FILE.py:NAME`; raise InputError if it may not run."""
     require_allowed(name)
     found = load_object(name, "model")
     if not callable(found):

@@ -78,7 +78,7 @@ class AuditOptions:
     """The options of an audit, as `audit.yaml` describes them. Paths are absolute; what was not given is empty or None.
 
     recording: path of its folder.
-    model: FILE.py:FACTORY, which returns the nn.Module.
+    model: FILE.py:NAME, which returns the nn.Module.
     shape: (C, H, W) of an input.
     mean, std: of the inputs' normalization, in pixels from 0 to 1, one value or one for each channel.
     truth: path of the private images.

@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
-from attacks.interface.errors import InputError, did_you_mean
+from attacks.interface.errors import InputError, counted, did_you_mean
 from clients.config import first_fault
 from clients.models.checkpoint import read_checkpoint
 from simulator.adversary.statistics import Aggregate, Wrapped
@@ -73,10 +73,11 @@ class MessageRecorder:
             self.background.finish()
             if writer.begun:
                 writer.write_contents()
-                log.info("fedspill: %d rounds of %d clients: %s", len(writer.rounds), len(writer.clients), writer.path)
+                rounds, clients = counted(len(writer.rounds), "round"), counted(len(writer.clients), "client")
+                log.info("fedspill: %s of %s: %s", rounds, clients, writer.path)
                 path = shlex.quote(str(writer.path))
                 if writer.rounds:
-                    log.info("fedspill: next, fedspill audit %s --model FILE.py:FACTORY --shape C,H,W", path)
+                    log.info("fedspill: next, fedspill audit %s --model FILE.py:NAME --shape C,H,W", path)
                 else:
                     log.info("fedspill: nothing to audit, as no round came to its end")
             writer.end()  # left out if `background.finish` raises: a round is still being written then

@@ -37,7 +37,7 @@ from simulator.scenario.sections import EngineConfig
 if TYPE_CHECKING:
     from simulator.evaluation.dispatch import Dispatcher
 JOBS = "jobs"  # in `audit.yaml`: how many attacks on updates the audit has
-TRUTHS = "truth of clients"  # likewise: which file is whose
+TRUTHS = "clients and their truth"  # likewise: what they call themselves, and which file is whose
 
 
 def audit(
@@ -67,7 +67,7 @@ def audit(
 ) -> Run:
     """Attack every round, client and threat model of a recording, score the results, and write tables and a page.
 
-    model: FILE.py:FACTORY, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
+    model: FILE.py:NAME, which returns the nn.Module. shape: (C, H, W) of an input. mean, std: of the inputs'
     normalization, one value or one per channel; the updates tell the rest. truth: the private images, a folder with a
     file for each client or one npz file. owners: node -> file or folder of `truth`. public: images of no members, for
     floors and to calibrate membership. candidates: images that may have taken part; they need `public`. attacks: names,

@@ -53,7 +53,7 @@ AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code", callback=_allow, is_eager=True,
-        help="run the code that the file or the run names (FILE.py:factory, package.module:name): read it before",
+        help="run the code that the file or the run names (FILE.py:NAME, package.module:NAME): read it before",
     ),
 ]  # fmt: skip
 
@@ -111,7 +111,7 @@ class AuditCommand:
     """
 
     recording: Annotated[Path, typer.Argument(metavar="RECORDING", help="the folder that fedspill.Record wrote")]
-    model: Annotated[str, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module of the federation")]
+    model: Annotated[str, typer.Option(metavar="FILE.py:NAME", help="returns the nn.Module of the federation")]
     shape: Annotated[str, typer.Option(metavar="C,H,W", help="of an input image: channels,height,width, e.g. 3,32,32")]
     mean: Annotated[
         str | None, typer.Option(metavar="M,…", help="that clients subtract, of each channel or of all, e.g. 0.1307")
@@ -168,7 +168,7 @@ class AuditCommand:
 class UpdateCommand:
     """Which update: two checkpoints, or an observation of a recorded run."""
 
-    model: Annotated[str | None, typer.Option(metavar="FILE.py:FACTORY", help="returns the nn.Module")] = None
+    model: Annotated[str | None, typer.Option(metavar="FILE.py:NAME", help="returns the nn.Module")] = None
     initial: Annotated[Path | None, typer.Option(help="checkpoint sent: safetensors, .pt or npz")] = None
     final: Annotated[Path | None, typer.Option(help="checkpoint returned, likewise")] = None
     shape: Annotated[str | None, typer.Option(help="of an input image: channels,height,width")] = None

@@ -17,7 +17,7 @@ from simulator.run.strategies import known_strategies
 ELSEWHERE = {  # names that no registry holds
     "defenses": {"package.module:mod": "a mod of Flower's, or of your own."},
     "data": {"OWNER/NAME": "a data set of the Hugging Face hub."},
-    "models": {"FILE.py:factory": "a function that returns an nn.Module; also package.module:factory."},
+    "models": {"FILE.py:NAME": "a function that returns an nn.Module; also package.module:NAME."},
 }
 
 

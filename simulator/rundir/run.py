@@ -123,8 +123,8 @@ class Run:
         done, of = len(self.journal.done), jobs if isinstance(jobs, int) else 0
         if (self.path / f"{LEAKAGE.name}.parquet").exists() and begun <= self.journal.done and done >= of:
             return ""
-        rows = [entry["row"] for entry in self.journal.entries if entry.get("table") == LEAKAGE.name]
-        over = sum(row["status"] != "skipped" for row in rows)
+        rows = [entry.get("row") or {} for entry in self.journal.entries if entry.get("table") == LEAKAGE.name]
+        over = sum(row.get("status") != "skipped" for row in rows)
         count = f"{done} of {of} attacks are" if of else f"{over} attack{' is' if over == 1 else 's are'}"
         return (
             f"this {'audit' if self.is_audit else 'run'} is incomplete: {count} over, and nothing is known of the "

@@ -286,7 +286,7 @@ def absolute_paths(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replace_paths(data: dict[str, Any], replace: Callable[[str], str]) -> dict[str, Any]:
-    """Replace every path in the data, those of a sweep aside; in FILE.py:factory that of the file."""
+    """Replace every path in the data, those of a sweep aside; in FILE.py:NAME that of the file."""
     for key, value in leaves({section: own for section, own in data.items() if section != "sweep"}):
         if value and isinstance(value, str) and (key in PATHS or NAMED_IN_FILE.fullmatch(value)):
             file, colon, factory = value.partition(".py:")

@@ -80,7 +80,7 @@ def test_the_images_on_disk_are_pixels_whatever_the_normalization(blind):
 def test_pooled_images_are_the_private_set_of_all_clients_together_and_of_no_single_one(recorded, pooled):
     rows = audited(recorded, "pooled", truth=pooled).leakage.set_index("client")
     assert rows.recovered_fraction[ALL] == 1 and rows.num_private[ALL] == 30
-    asked = facts_of(Run(recorded / "pooled").description)["What was done"]["truth of clients"]
+    asked = facts_of(Run(recorded / "pooled").description)["What was done"]["clients and their truth"]
     assert asked.startswith("all clients: truth from all.npz (30 images); 3 clients are compared with one truth")
     single = rows.loc[[0, 1, 2]]
     assert single[["recovered", "leakage", "recognized", "membership_auc"]].isna().all(axis=None)

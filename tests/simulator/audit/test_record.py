@@ -194,6 +194,7 @@ def test_a_client_that_does_not_answer_is_noted(tmp_path, caplog):
 def test_the_command_that_is_logged_can_be_pasted_whatever_the_path(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     by_hand(Record(fedavg(), tmp_path / "läufe mit raum"), rounds=1)
+    assert "fedspill: 1 round of 3 clients: " in caplog.text
     assert f"fedspill: next, fedspill audit '{tmp_path / 'läufe mit raum'}' --model " in caplog.text
 
 

@@ -21,6 +21,8 @@ def test_every_argument_and_option_has_a_help_text_and_every_command_answers_in_
     assert command.help
     assert [parameter.name for parameter in command.params if not parameter.help] == []
     assert "as_json" in [parameter.name for parameter in command.params]
+    texts = " ".join(f"{parameter.metavar} {parameter.help}" for parameter in command.params)
+    assert not re.search(r"(?i)\.py:(?!NAME)", texts)  # as error messages and documents call it
 
 
 def test_the_version_is_said_alone(fedspill):
