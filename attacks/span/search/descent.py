@@ -83,13 +83,19 @@ def beside(known: Tensor, points: Tensor) -> Tensor:
     return kept[kept >= len(known)] - len(known)
 
 
-def extreme_images(rows: Tensor, low: Tensor, high: Tensor, number: int, generator: torch.Generator) -> Tensor:
+def extreme_images(
+    rows: Tensor, low: Tensor, high: Tensor, number: int, generator: torch.Generator, channels: int = 1
+) -> Tensor:
     """Find vertices (M, in) that no pixel holds alone, those first that their pixels pin best.
 
     rows: (N, in + 1), a basis of the span of the x̃ = [x; 1], in float64. low, high: (in,), the range of every pixel.
-    number: of random directions. A vertex in the span of those before it is left out: it is a mixture of them.
+    number: of random directions. A vertex in the span of those before it is left out: it is a mixture of them. None is
+    found in a span that holds an image of one colour, as where a client changes the contrast of its images: there that
+    colour and the negatives of images are vertices as well as the images are.
     """
     span = _Polytope(rows.cpu(), low.cpu(), high.cpu())
+    if span.holds_one_colour(channels):
+        return rows.new_zeros(0, len(low))
     directions = torch.randn(number, len(low), generator=generator, dtype=torch.float64)
     pinned = [span.pinned(vertex) for vertex in span.vertices(directions)]
     sure = sorted((p for p in pinned if p[1] < EXTREME.leverage), key=lambda p: p[1])
@@ -110,6 +116,14 @@ class _Polytope:
         self.origin, self.slopes = last @ rows[:, :-1] / (last @ last), rows[:, :-1].T @ moves
         self.low, self.high, self.size = low, high, self.slopes.norm(dim=1)
         self.varies = self.size > EXTREME.constant * self.size.max()
+
+    def holds_one_colour(self, channels: int) -> bool:
+        """Return whether a point has the same value in all pixels of a channel."""
+        points = torch.cat([self.origin[:, None], self.slopes], 1).unflatten(0, (channels, -1))
+        spread = (points - points.mean(1, keepdim=True)).flatten(0, 1)
+        origin, slopes = spread[:, 0], spread[:, 1:]
+        left = origin - slopes @ (torch.linalg.pinv(slopes, rtol=EXTREME.degenerate) @ origin)
+        return bool(left.norm() < EXTREME.degenerate * (self.high - self.low).norm())
 
     def vertices(self, directions: Tensor) -> Tensor:
         """Find the points (M, in) that are extreme in directions (D, in), their pixels in range but for rounding."""

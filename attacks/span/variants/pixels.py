@@ -309,7 +309,7 @@ class PixelJudge:
         """Add the images that are certain vertices of the span to those accepted."""
         rows = self.candidates.duals.rows
         low, high = (bound.expand(1, *self.shape).flatten() for bound in self.knowledge.input_bounds(rows))
-        extreme = extreme_images(rows, low, high, EXTREME.directions, self.generator).float()
+        extreme = extreme_images(rows, low, high, EXTREME.directions, self.generator, self.shape[0]).float()
         certain = acceptance.images if acceptance.reason is None else acceptance.images[:0]
         extreme = extreme[beside(certain, extreme)][: self.candidates.missing]
         if not len(extreme):

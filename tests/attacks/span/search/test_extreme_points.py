@@ -44,3 +44,14 @@ def test_images_without_black_or_white_pixels_are_no_vertices():
     images = 0.2 * torch.rand(4, 30, generator=torch.Generator().manual_seed(0))
     found = extreme_images(mixed_rows(images), *bounds(30), 30, torch.Generator().manual_seed(0))
     assert len(found) == 0
+
+
+def test_where_contrast_changes_negatives_are_vertices_and_none_is_returned():
+    """Two views of each digit, d and 0.9 d + 0.05, span 1 - d as well, whose black and white pixels are as many."""
+    images = digits(4).flatten(1)
+    views = torch.cat([images, 0.9 * (images + MEAN) + 0.05 - MEAN])
+    rows = torch.linalg.svd(torch.nn.functional.pad(views.double(), (0, 1), value=1.0), full_matrices=False)[2][:5]
+    assert len(extreme_images(rows, *bounds(64), 30, torch.Generator().manual_seed(0))) == 0
+    brighter = torch.cat([images, images[:1] + 0.1])  # brightness alone: no point is of one colour
+    found = extreme_images(mixed_rows(brighter), *bounds(64), 30, torch.Generator().manual_seed(0))
+    assert len(found) == 4 and (torch.cdist(images.double(), found).min(0).values < 1e-6).all()
