@@ -120,6 +120,15 @@ def client(
 
 
 @contextlib.contextmanager
+def in_bfloat16(model: nn.Module) -> Iterator[None]:
+    """Within it, the network computes its outputs in mixed precision, as under `torch.autocast` in each step."""
+    plain = model.forward
+    model.forward = lambda x: torch.autocast("cpu", torch.bfloat16)(plain)(x).float()  # type: ignore[method-assign]
+    yield
+    del model.forward
+
+
+@contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[nn.Module]:
     """Within it, it is an error to move or cast the network; afterwards it has to be what it was: parameters, buffers,
     modes (set to a mixture before), gradients and hooks."""

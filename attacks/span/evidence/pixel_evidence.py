@@ -143,6 +143,12 @@ class PixelEvidence:
         return max(self.outside, self.defense.distortion)
 
     @property
+    def rough(self) -> bool:
+        """Whether the update holds a larger error than float32's rounding, as mixed precision leaves it: mixtures of
+        duals have as many zeros there as duals."""
+        return self.outside > EVIDENCE.decay_sought_above
+
+    @property
     def rank(self) -> int:
         """The highest rank that the first layer's update can have."""
         return self.defense.highest_rank(self.spectrum)

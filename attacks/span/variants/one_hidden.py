@@ -38,7 +38,7 @@ from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal, RoundsApart
-from attacks.span.thresholds import CERTAINTY, EVIDENCE, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
+from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
 from attacks.span.variants.pixels import FirstLayerVariant
 
 BATCH = 2**25  # entries of the normal matrices' factors that are held in memory at a time
@@ -193,8 +193,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         }
         own, known, near = candidates.own, len(candidates.own.images), candidates.own_near
         facts["own_units"] = float(known)
-        rough = evidence.outside > EVIDENCE.decay_sought_above  # by noise, in which mixtures pass for duals
-        free = int(candidates.free.sum()) if rough else 0
+        free = int(candidates.free.sum()) if evidence.rough else 0
         needed = (
             f"{number} of {count} duals were found, and all are needed for images that hold nothing of one another"
             if candidates.missing
@@ -202,7 +201,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             if not candidates.complete
             else f"{evidence.outside:.2g} of the first layer's update is noise, and {free} of {number} duals stay free"
         )
-        if not candidates.complete and known and not rough:
+        if not candidates.complete and known and not evidence.rough:
             reason = f"{known} of {count} images have units of their own, and of the others, {needed}"
             return Acceptance(own.images.float(), own.sines.float(), reason, facts=facts, held=images[~near.any(1)])
         if not candidates.complete or free:

@@ -152,7 +152,7 @@ class PixelVariant(FirstLayerVariant[Candidates]):
             acceptance = replace(acceptance, reason=reason)
         if exact:
             facts |= constants_of(CERTAINTY)
-        if exact and judge.may_be_mixed:
+        if exact and judge.may_be_mixed and not evidence.rough:
             acceptance = judge.with_extreme_points(acceptance)
             facts |= {"extreme": float(len(acceptance.images))} | constants_of(EXTREME)
         images = acceptance.images
@@ -196,6 +196,8 @@ class PixelJudge:
         if not len(images):
             return self.explaining.judge(images, self.generator)
         sure = self._certainty(loose).sure(images)
+        if self.evidence.rough and int(sure.sum()) < CERTAINTY.sure_in_rough * len(passed):
+            sure &= False  # most duals are wrong, and those that agree may be by chance
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
@@ -211,7 +213,7 @@ class PixelJudge:
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
         apart = tells_signals_apart(tests.values(), evidence.count)
         found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
-        if evidence.outside > EVIDENCE.decay_sought_above:
+        if evidence.rough:
             found = replace(found, complete=False)  # in noise mixtures have zeros of as little leverage as duals
         return found if self.has_zeros else with_means(found, way[0], candidates.duals, candidates.passed, loose)
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Knowledge, Observation
+from attacks import Knowledge, Observation, get_attack, torch_generator
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork
-from tests.attacks.conftest import digits
+from tests.attacks.conftest import client as client_of_labels
+from tests.attacks.conftest import digits, in_bfloat16, minibatches
+from tests.attacks.conftest import mlp as plain_mlp
 from tests.attacks.span.conftest import SHAPE, client, run
 
 
@@ -43,6 +45,22 @@ def test_the_mean_of_several_images_is_held(told, share):
     found = run(noisy(seen, share), Knowledge(num_private=told))
     mean = torch.cdist(found.held.flatten(1), images.mean(0).flatten()[None]).min()
     assert len(found.images) == 0 and mean < 0.2 and "mean of several images" in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "width", "epochs", "batch", "start", "mean"),
+    [(20, 20, 64, 5, 20, 1173, 0.0), (105, 16, 96, 15, 8, 639, 0.0), (370, 2, 96, 30, 2, 582, 0.3)],
+)
+def test_mixtures_that_pass_for_duals_in_mixed_precision_are_held(seed, count, width, epochs, batch, start, mean):
+    """Where most duals fail, where single ones do, and the corners of what two images span."""
+    torch.manual_seed(seed)
+    images, labels = digits(count, mean=mean, start=start), torch.randint(0, 10, (count,))
+    with in_bfloat16(model := plain_mlp(width, seed=seed)):
+        seen = client_of_labels(model, images, minibatches(count, batch, epochs), labels)
+    told, draws = Knowledge(pixel_mean=(mean,), pixel_std=(1.0,)), torch_generator(0, "x")
+    found = get_attack("span").run(seen, told, draws)
+    assert not len(found.images) or (torch.cdist(found.images.flatten(1), images.flatten(1)).amin(1) < 0.8).all()
+    assert len(found.images) + len(found.held) >= 0.75 * count  # 0.8: 20 dB
 
 
 @pytest.mark.parametrize("seed", range(4))

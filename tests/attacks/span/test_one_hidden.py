@@ -12,7 +12,7 @@ from attacks.span.sparse_duals import DualSpace
 from attacks.span.variants.one_hidden import FoundDuals, two_valued
 from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import client as shared_client
-from tests.attacks.conftest import digits, nearest
+from tests.attacks.conftest import digits, in_bfloat16, nearest
 from tests.attacks.span.conftest import SHAPE, client, history, run
 
 EXACT = 1e-2  # L2; two digits are 2.5 apart and more
@@ -109,7 +109,7 @@ def test_noise_that_leaves_zeros_apart_gives_every_image():
 def mixed_precision(model, labels, steps, start=0):
     """A client that trains in bfloat16, as `torch.autocast` does it, and its images."""
     images = digits(len(labels), start=start)
-    with torch.autocast("cpu", torch.bfloat16):
+    with in_bfloat16(model):
         return shared_client(model, images, steps, labels), images
 
 
