@@ -251,7 +251,8 @@ class EXTREME(Thresholds):
     leverage: float = 0.7  # of a pixel at an end of its range: the largest that a certain vertex may have
     tolerance: float = 1e-3  # in pixel values: how far outside its range a linear program may put a pixel
     rounding: float = 3e-4  # in pixel values: how far from its end least squares may leave a pixel
-    degenerate: float = 1e-3  # of the largest singular value: below it rounding alone pins a point
+    # of the largest singular value: below it rounding alone pins a point; of the range: below it one is of one colour
+    degenerate: float = 1e-3
     constant: float = 1e-4  # of the largest: a pixel that varies less in the span is the same in all images
     independent: float = 0.02  # share of a vertex outside the span of those before it
     directions: int = 300  # random ones, a linear program in each
