@@ -3,9 +3,14 @@ that of defenses_equal_utility.md, from its equal_utility.csv:
 
 python -m tests.benchmarks.defense_table runs/defenses/benchmark.csv
 python -m tests.benchmarks.defense_table runs/equal_utility/equal_utility.csv
+
+and that of label_counts_defended.md, from the folder of the profile `classes`:
+
+python -m tests.benchmarks.defense_table runs/classes
 """
 
 import sys
+from pathlib import Path
 
 import pandas as pd
 
@@ -92,16 +97,47 @@ def _leaks(row: pd.Series) -> str:
     return f"{share(row.recovered_fraction)} / {share(row.held_fraction)} at {row.setting.partition('=')[2]}"
 
 
+def class_rows(folder: Path) -> list[list[str]]:
+    """For every defense, of each round that was attacked: the updates whose classes are counted, the share of the
+    images in a wrong class, by equal counts where none are told, and by equal counts alone; at last what the defense
+    costs. Means over seeds of means."""
+    leakage, utility = (pd.read_parquet(folder / f"{name}.parquet") for name in ("leakage", "utility"))
+    utility = utility[utility["round"] == utility["round"].max()]
+    accuracy = utility.pivot(index="seed", columns="defense", values="test_accuracy")
+    tried = leakage[(leakage.target == "private") & (leakage.status == "ok")].set_index(["round", "seed", "client"])
+    equally = tried[tried.defense == "none"].floor_class_error
+    rounds = tried.index.unique("round").sort_values()
+    heads = [name for one in rounds for name in (f"counted, round {one}", "wrong", "equal counts")]
+    rows = [["defense", *heads, "accuracy", "difference"]]
+    for defense in sorted(accuracy, key=lambda name: name != "none"):
+        cells = [f"`{defense}`"]
+        for one in rounds:
+            own = tried[tried.defense == defense].loc[[one]]
+            equal = own.floor_class_error.fillna(equally)
+            means = [found.groupby("seed").mean().mean() for found in (own.class_error.fillna(equal), equal)]
+            cells += [f"{own.class_error.notna().sum()} of {len(own)}", *map(share, means)]
+        gained = 100 * (accuracy[defense] - accuracy["none"]).mean()
+        rows.append([*cells, share(accuracy[defense].mean()), f"{gained:+.1f}"])
+    return rows
+
+
 def markdown(rows: list[list[str]]) -> str:
     head, *body = rows
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body))
 
 
-if __name__ == "__main__":
-    frame = pd.read_csv(sys.argv[1])
+def main(path: Path) -> None:
+    if path.is_dir():
+        print(markdown(class_rows(path)))
+        return
+    frame = pd.read_csv(path)
     if "accepted_loss" in frame:
         print(markdown(equal_rows(frame)))
-    else:
-        print(markdown(strongest_rows(frame)))
-        seen = [view for view in VIEWS if view in set(frame.threat_model)]
-        print(f"\n{' / '.join(seen)}:\n\n{markdown(by_attack(frame, seen))}")
+        return
+    print(markdown(strongest_rows(frame)))
+    seen = [view for view in VIEWS if view in set(frame.threat_model)]
+    print(f"\n{' / '.join(seen)}:\n\n{markdown(by_attack(frame, seen))}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,5 +1,6 @@
 """Verdicts on tables made by hand: what an engineer would say of them."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from attacks.update.private_set import UNKNOWN_MEAN
 from simulator.reports.benchmark_table import strongest
 from simulator.reports.tables import exposure_grid, leakage_grid
 from simulator.reports.verdict import verdict
-from simulator.reports.verdict_words import AGAINST, REMEDIES
+from simulator.reports.verdict_words import AGAINST, OF_CLASSES, REMEDIES
 from simulator.results.schema import LEAKAGE
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -595,17 +596,15 @@ def test_the_remedy_that_lets_least_through_is_the_first_and_counts_what_an_eye_
     assert "`power_sgd` 0.05 at −7.7 points of accuracy; `personal_layers` of the first layer 0.23 at −1.2" in first
 
 
-@pytest.mark.parametrize("leaks", [recovered(8), {"num_features": 8, "num_reconstructed": 0}, {"membership_auc": 1.0}])
+CLASSES = {"class_counts": '{"0": 5}', "class_error": 0.0, "floor_class_error": 0.4}
+
+
+@pytest.mark.parametrize(
+    "leaks", [recovered(8), {"num_features": 8, "num_reconstructed": 0}, {"membership_auc": 1.0}, CLASSES]
+)
 def test_each_kind_of_exposure_has_two_remedies_with_their_costs(leaks):
     first, *_ = verdict(table(leaks)).of("next")
     assert first.startswith("Against exposed") and first.count("points of accuracy") == 2
-
-
-def test_against_what_no_defense_was_measured_that_is_said():
-    counts = {"class_counts": '{"0": 5}', "class_error": 0.0, "floor_class_error": 0.4}
-    said = "No defense was measured against exposed classes."
-    assert verdict(table(counts)).of("next") == [said]
-    assert verdict(table(recovered(8, **counts))).of("next")[1] == said
 
 
 def test_nothing_exposed_needs_no_remedy():
@@ -614,7 +613,8 @@ def test_nothing_exposed_needs_no_remedy():
 
 def test_what_remedies_cost_is_what_the_record_says_and_none_costs_the_task():
     record = rows_of((DOCS / "records" / "defenses.md").read_text().split("| defense | server |")[1])
-    assert record["none"][1].startswith("1.00") and {*REMEDIES} == {one for names in AGAINST.values() for one in names}
+    assert record["none"][1].startswith("1.00")
+    assert {*REMEDIES, *OF_CLASSES} == {one for names in AGAINST.values() for one in names}
     recorded = pd.read_csv(Path(__file__).parents[2] / "benchmarks" / "recorded_defenses.csv")
     server = strongest(recorded[recorded.processor == recorded.processor[0]]).query("threat_model == 'server'")
     known = server.set_index("defense").leak
@@ -626,6 +626,15 @@ def test_what_remedies_cost_is_what_the_record_says_and_none_costs_the_task():
         assert [float(left), float(points.replace("−", "-") or 0), float(auc)] == costs(record[name])
         assert float(seen) == pytest.approx(known[name], abs=0.006)
     assert page.keys() > REMEDIES.keys()
+
+
+def test_what_remedies_leave_of_the_classes_is_what_their_record_says():
+    record = (DOCS / "records" / "label_counts_defended.md").read_text()
+    rows, ungated = rows_of(record), {name: wrong for wrong, name in re.findall(r"(0\.\d\d) behind `(\w+)`", record)}
+    said = verdict(table(CLASSES)).of("next")[0]
+    assert f"(undefended {rows['none'][2]}, by a guess {rows['none'][3]})" in said
+    for name, (wrong, points) in OF_CLASSES.items():
+        assert [f"{wrong:.2f}", f"{points:+.1f}"] == [ungated.get(name, rows[name][2]), rows[name][-1]]
 
 
 def rows_of(text):
