@@ -190,8 +190,6 @@ class CERTAINTY(Thresholds):
     # 51): duals of images had at most 0.97 up to a fifth of the width, the 6 mixtures that passed 1 or infinity. On 40
     # further clients of such raw images all 8 came back from 37 (exact interval 80 to 98 %), and none that is nobody's
     leverage: float = 0.99  # of one unit among the zeros of a dual: the most where N duals determine all images
-    # chosen on 73 clients of 2 to 20 digits at widths 48 to 256 in bfloat16: two had fewer, of whose 6 images 2 strays
-    sure_in_rough: float = 0.5  # of the duals that passed, where rounding is that of mixed precision
     rounding: float = 1e-3  # of ‖g‖: a residual below it is rounding or drift, and no misfit
     ridge: float = 1e-12  # of a mean square, added to the normal equations
     # chosen on 8 clients of 38 digits at width 128 and one of 100 at 1024: private images at most 2.9, the one image

@@ -196,8 +196,8 @@ class PixelJudge:
         if not len(images):
             return self.explaining.judge(images, self.generator)
         sure = self._certainty(loose).sure(images)
-        if self.evidence.rough and int(sure.sum()) < CERTAINTY.sure_in_rough * len(passed):
-            sure &= False  # most duals are wrong, and those that agree may be by chance
+        if self.evidence.rough:
+            sure &= self._explained(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
@@ -234,7 +234,7 @@ class PixelJudge:
             return acceptance
         typical, moved, means = float(torch.pdist(images).median()), candidates.duals.moved_by_noise(images), ""
         most = CERTAINTY.error_in_noise * typical
-        near = moved < most
+        near = (moved < most) & self._explained(images)
         loose = candidates.below(candidates.threshold)
         if not len(candidates.passed) and len(images) == len(loose):
             certainty = self._certainty(loose)
@@ -247,6 +247,11 @@ class PixelJudge:
         facts = acceptance.facts | constants_of(CERTAINTY)
         reason = acceptance.reason if near.any() else far + means
         return replace(acceptance, images=images[near], reason=reason, facts=facts)
+
+    def _explained(self, images: Tensor) -> Tensor:
+        """Return which images (M, in) have a ρ that would do for a candidate without zeros, (M,) bool. With zeros it is
+        needed, too, where noise or mixed precision leaves mixtures of images as many as images have."""
+        return self.candidates.test.residual(images.float()) < self.candidates.threshold
 
     def _fitted(self, acceptance: Acceptance) -> Acceptance:
         """Fit the images to the first layer if noise has blurred them or they are too rough to explain the update."""

@@ -49,7 +49,13 @@ def test_the_mean_of_several_images_is_held(told, share):
 
 @pytest.mark.parametrize(
     ("seed", "count", "width", "epochs", "batch", "start", "mean"),
-    [(20, 20, 64, 5, 20, 1173, 0.0), (105, 16, 96, 15, 8, 639, 0.0), (370, 2, 96, 30, 2, 582, 0.3)],
+    [
+        (20, 20, 64, 5, 20, 1173, 0.0),
+        (84, 20, 96, 1, 20, 1068, 0.3),
+        (105, 16, 96, 15, 8, 639, 0.0),
+        (370, 2, 96, 30, 2, 582, 0.3),
+        (384, 20, 128, 1, 20, 498, 0.0),
+    ],
 )
 def test_mixtures_that_pass_for_duals_in_mixed_precision_are_held(seed, count, width, epochs, batch, start, mean):
     """Where most duals fail, where single ones do, and the corners of what two images span."""
