@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
+from unittest import mock
 
 import pytest
 import torch
@@ -122,10 +123,9 @@ def client(
 @contextlib.contextmanager
 def in_bfloat16(model: nn.Module) -> Iterator[None]:
     """Within it, the network computes its outputs in mixed precision, as under `torch.autocast` in each step."""
-    plain = model.forward
-    model.forward = lambda x: torch.autocast("cpu", torch.bfloat16)(plain)(x).float()  # type: ignore[method-assign]
-    yield
-    del model.forward
+    mixed = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    with mock.patch.object(model, "forward", lambda x: mixed(x).float()):
+        yield
 
 
 @contextlib.contextmanager

@@ -228,13 +228,15 @@ class PixelJudge:
         return replace(acceptance, images=near) if len(near) else self.explaining.judge(near, self.generator)
 
     def sure_in_noise(self, acceptance: Acceptance) -> Acceptance:
-        """Leave out images that noise moves far, and where no zeros vouch for any those that may be the mean of two."""
+        """Leave out images that noise moves far or whose ρ is high, and where no zeros vouch for any those that may be
+        the mean of two."""
         images, candidates = acceptance.images, self.candidates
         if len(images) < 2:
             return acceptance
         typical, moved, means = float(torch.pdist(images).median()), candidates.duals.moved_by_noise(images), ""
         most = CERTAINTY.error_in_noise * typical
-        near = (moved < most) & self._explained(images)
+        explained = self._explained(images)
+        near = (moved < most) & explained
         loose = candidates.below(candidates.threshold)
         if not len(candidates.passed) and len(images) == len(loose):
             certainty = self._certainty(loose)
@@ -243,7 +245,10 @@ class PixelJudge:
                 f", and their ρ is {float(certainty.mixed.median()):.2g} of what the mean of two would have (at most "
                 f"{CERTAINTY.mixed:g})"
             )
-        far = f"nothing returned: noise moves candidates by {float(moved.median()):.2g}, which lie {typical:.2g} apart"
+        far = (
+            f"nothing returned: noise moves candidates by {float(moved.median()):.2g}, which lie {typical:.2g} apart, "
+            f"{int(explained.sum())} of {len(images)} have a ρ below {candidates.threshold:.2g}"
+        )
         facts = acceptance.facts | constants_of(CERTAINTY)
         reason = acceptance.reason if near.any() else far + means
         return replace(acceptance, images=images[near], reason=reason, facts=facts)
