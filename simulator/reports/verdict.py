@@ -117,8 +117,15 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
     first = [f"{CANDIDATES}{where}"] if without.any() else []
     first += [_of_others(good)] if level == "nothing shown" else []
-    headline = " ".join(sentence(text) for text in (*first, _headline(level, rows, good, tested)) if text)
+    texts = (*first, _headline(level, rows, good, tested), _defended(rows))
+    headline = " ".join(sentence(text) for text in texts if text)
     return Verdict(level, headline, statements)
+
+
+def _defended(rows: pd.DataFrame) -> str:
+    """Name the one defense under which all of it was seen; "" for none, or for several, which have a sentence each."""
+    defenses = rows.defense.fillna("none").unique()
+    return "" if len(defenses) != 1 or defenses[0] == "none" else f"All clients trained with defense {defenses[0]!r}"
 
 
 def _level(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> Level:

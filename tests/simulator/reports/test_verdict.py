@@ -438,6 +438,12 @@ def test_a_guess_at_the_classes_is_said_to_be_one():
     assert "classes" not in str(exact.of(*FOUND))
 
 
+def test_a_headline_names_the_one_defense_of_a_run():
+    assert verdict(table(recovered(8, defense="noise"))).headline.endswith("All clients trained with defense 'noise'.")
+    assert verdict(table({"defense": "noise"})).headline.endswith("All clients trained with defense 'noise'.")
+    assert "trained with" not in verdict(table(recovered(8))).headline
+
+
 def test_defenses_that_held_are_told_from_those_that_did_not():
     found = verdict(table(recovered(8), recovered(6, defense="clipping"), {"defense": "noise"}))
     assert "(at no defense)" in found.headline
