@@ -75,7 +75,7 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
             if not path.exists():
                 why = "nothing is over yet" if run.stopped else "it did not finish"
                 raise InputError(
-                    f"{str(run.path)!r} has no {path.name}: {why}; the command that began it goes on with it"
+                    f"{str(run.path)!r} has no {table.name} table: {why}; the command that began it goes on with it"
                 )
             return read_table(inside(run.path, path), table)
         except InputError:

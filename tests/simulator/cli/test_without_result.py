@@ -79,7 +79,7 @@ def test_a_stopped_run_without_any_row_says_so(fedspill, late):
     result = fedspill("report", late)
     assert (
         result.returncode == 2
-        and "leakage.parquet: nothing is over yet; the command that began it goes on" in result.stderr
+        and "has no leakage table: nothing is over yet; the command that began it goes on" in result.stderr
     )
 
 
