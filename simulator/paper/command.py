@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from rich.table import Table
 from rich.text import Text
 
@@ -114,6 +115,7 @@ def run_experiment(
     with step_bar() as report:
         run = ExperimentRun(name, profile, source, out.resolve(), run_display(), report, say, verbose)
         settings = run.check(experiment.settings)
+        torch.set_num_threads(run.threads)
         made = claim_folder(run, overrides)
         if profile != "quick" and experiment.cost is not None:
             report("timing a few steps", 0, 1)
@@ -139,6 +141,7 @@ def prices(name: str, overrides: list[str]) -> Iterator[tuple[str, str]]:
             source = load_file(name, profile, overrides)
             run = ExperimentRun(name, profile, source, Path(folder), run_display(), report, say=lambda line: None)
             settings = run.check(experiment.settings)
+            torch.set_num_threads(run.threads)
             if experiment.cost is not None:
                 price = f"about {clock(experiment.cost(run, settings))} on this machine, idle, at most"
             else:

@@ -74,10 +74,22 @@ class ExperimentRun:
         """The cells of the scenario's sweep."""
         return self.scenario.cells()
 
+    @property
+    def is_federation(self) -> bool:
+        """Whether the file describes one, beside its settings."""
+        return bool(set(self.source.data) - {"name", "settings"})
+
+    @property
+    def threads(self) -> int:
+        """Torch threads of what is measured in this process, as many as an attack has. By default torch takes every
+        core: figures would depend on their number, and threads that wait for a busy core spin, for ten times as long
+        as they work."""
+        return self.scenario.engine.threads if self.is_federation else 1
+
     def check(self, kind: type[Settings]) -> Settings:
         """Validate all that the file says, and return its section `settings`; InputError names the key."""
         settings = read_section(self.source, "settings", kind)
-        if set(self.source.data) - {"name", "settings"}:
+        if self.is_federation:
             _ = self.scenario
         return settings
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simulator.paper.command import load_file
+from simulator.paper.command import load_file, prices
 from simulator.paper.experiment import EXPERIMENTS, ExperimentRun, clocked, seconds_per_step
 
 TIMED = [name for name, experiment in EXPERIMENTS.items() if experiment.cost is not None]
@@ -49,6 +49,14 @@ def test_what_is_no_run_is_timed(name, tmp_path):
     if name == "figure6":
         # 3 attacks and 2 on second networks, a network each; 3 random draws and one by |α|, twice
         assert said == ["1 onion of 3 stages: 13 networks to train, 5 attacks of 1500 iterations"]
+
+
+def test_what_is_measured_in_this_process_has_the_threads_of_an_attack(tmp_path):
+    """By default torch takes all cores, and figures would depend on how many there are."""
+    torch.set_num_threads(2)
+    prices_of_hessian = dict(prices("hessian", SMALL["hessian"]))
+    assert torch.get_num_threads() == 1 and "quick" in prices_of_hessian
+    assert run_of("figure6", tmp_path, "quick", [*IMAGES, "engine.threads=2"]).threads == 2
 
 
 def test_what_goes_before_the_steps_is_not_counted(monkeypatch):
