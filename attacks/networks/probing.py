@@ -54,8 +54,10 @@ def most_exact_type(model: nn.Module, images: Tensor) -> torch.dtype:
     return torch.float64
 
 
-def captured(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a copy, in the type of the weights: within `torch.autocast` layers take and give others."""
+def captured(seen: Tensor | tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
+    """Return a copy, in the type of the weights: within `torch.autocast` layers take and give others. Of several
+    tensors, as recurrent layers and attention give them, the first."""
+    seen = seen[0] if isinstance(seen, tuple) else seen
     return seen.clone().to(dtype) if seen.is_floating_point() else seen.clone()
 
 
@@ -144,12 +146,19 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook], before: bool = False) -> Iterator[None]:
-    """Give every module, within a context, the forward hook that `hook` makes for its name.
+    """Give every module, within a context, the forward hook that `hook` makes for its name. Inputs that were passed by
+    keyword stand behind the others.
 
     before: hooks are called with (module, inputs) ahead of a pass; what they return takes the place of the inputs.
     """
+
+    def with_keywords(own: Hook) -> Hook:
+        return lambda module, inputs, named, output: own(module, (*inputs, *named.values()), output)
+
     handles = [
-        module.register_forward_pre_hook(hook(name)) if before else module.register_forward_hook(hook(name))
+        module.register_forward_pre_hook(hook(name))
+        if before
+        else module.register_forward_hook(with_keywords(hook(name)), with_kwargs=True)
         for name, module in modules.items()
     ]
     try:

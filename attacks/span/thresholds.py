@@ -406,6 +406,7 @@ class INVERSION(Thresholds):
     prior_roughness: float = 0.01  # weight of the mean squared difference of neighbouring pixels in that prior
     tiny: float = 1e-11  # ρ below which it is rounding error of float32
     difference: float = 1e-6  # by which pixels are moved, one by one, to see what their features tell, in float64
+    change: float = 0.01  # of the usual distance of two images, by which brightness, contrast and size are moved
     batch: int = 256  # pixels that are moved at a time
 
 

@@ -24,6 +24,7 @@ from tests.attacks.conftest import MEAN, client, digits, generator, mlp, nearest
 from tests.attacks.user_networks import (
     Autocast,
     BatchNormalized,
+    ByKeyword,
     ChannelsLast,
     Converting,
     Convolved,
@@ -31,6 +32,7 @@ from tests.attacks.user_networks import (
     Keeping,
     Perceptron,
     Quickstart,
+    Recurrent,
     Residual,
     Swish,
     Typed,
@@ -177,6 +179,7 @@ OF_USERS = {
     "MNIST example": mnist_example, "MobileNetV2": mobile, "fastai": nested,
     "float32 alone": Typed, "converted": Converting, "autocast": Autocast,
     "own function": lambda: Convolved(lambda layer, x: Swish.apply(layer(x))), "keeping": Keeping,
+    "recurrent": Recurrent, "gated": lambda: Recurrent(nn.GRU), "by keyword": ByKeyword,
     "data parallel": lambda: nn.DataParallel(Perceptron()),
     "compiled": lambda: torch.compile(Perceptron(), backend="eager"),
     "weight norm": lambda: made_of_others(nn.utils.parametrizations.weight_norm, 1),
@@ -191,6 +194,9 @@ OF_USERS = {
 NOT_BY_SPAN = {  # what it cannot see through
     "MobileNetV2": "has neither, but Conv2d '0.0' ahead of its first linear layer (use 'ntk')",
     "fastai": "has neither, but BatchNorm2d '0.0' ahead of its first linear layer (use 'ntk')",
+    "recurrent": "has neither, but LSTM 'rows' ahead of its first linear layer (use 'ntk')",
+    "gated": "has neither, but GRU 'rows' ahead of its first linear layer (use 'ntk')",
+    "by keyword": "needs positions that are learned and added to patches",
     "weight norm": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
     "weight norm by hooks": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
     "spectral norm": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",

@@ -99,6 +99,30 @@ class Keeping(Perceptron):
         return self.last
 
 
+class Recurrent(nn.Module):
+    """Reads the rows of an image one after the other."""
+
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM):
+        super().__init__()
+        self.rows, self.out = kind(8, 16, batch_first=True), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rows(x.flatten(1, 2))[0][:, -1])
+
+
+class ByKeyword(nn.Module):
+    """Passes its layers what they are fed by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.attention = nn.Linear(8, 16), nn.MultiheadAttention(16, 2, batch_first=True)
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.rows(input=x.flatten(1, 2))
+        return self.out(input=self.attention(query=rows, key=rows, value=rows)[0].mean(1))
+
+
 def saved_on_cpu(layer: nn.Module, x: Tensor) -> Tensor:
     """Run a layer that keeps what its gradients need off the GPU."""
     with torch.autograd.graph.save_on_cpu():

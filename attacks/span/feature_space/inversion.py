@@ -72,18 +72,33 @@ class PixelTest:
         the expected squared distance of the image from the point that r is the noise of (ordinary least squares), where
         no direction leaves more open than images differ in. typical: the usual distance of two images.
         """
+        noise, slopes = self._slopes(image, torch.eye(image.numel()), INVERSION.difference)
+        squares = torch.linalg.eigvalsh(slopes @ slopes.T).clamp_min(torch.finfo(torch.float64).tiny)
+        least = typical**2 / image.numel()
+        return float((noise**2 / squares).clamp_max(least).sum().sqrt()) / typical
+
+    def overlooked(self, image: Tensor, typical: float) -> float:
+        """Return how much of an image (C, H, W) at rest its features leave open in size, brightness or contrast, over
+        `typical`: the largest of them. A network that normalizes its input does not see these. Each is one direction of
+        n, and much of an image, so it is taken alone: σ / ‖∂r‖ along it, `typical` at most."""
+        every = torch.ones_like(image)
+        parts = [every, *(every * own for own in torch.eye(len(image)).to(image)[..., None, None])]  # all, each channel
+        around = [part * (image - (part * image).sum() / part.sum()) for part in parts]
+        changes = torch.stack([image, *parts, *around]).flatten(1).double()
+        changes = changes / changes.norm(dim=1, keepdim=True).clamp_min(INVERSION.tiny)
+        noise, slopes = self._slopes(image, changes, INVERSION.change * typical)
+        return float((noise / slopes.norm(dim=1)).max().clamp_max(typical)) / typical
+
+    def _slopes(self, image: Tensor, directions: Tensor, step: float) -> tuple[Tensor, Tensor]:
+        """Return (σ, the derivatives of r along `directions` (V, n), (V, D + 1)), by differences in float64."""
         exact = replace(self, state=cast_state(self.state, image.device, torch.float64), rows=self.rows.double())
-        pixels, step = image.numel(), INVERSION.difference
         with torch.no_grad():
             around = image.double()[None]
             rest = outside(exact.points(around), exact.rows)
-            moves = [step * eye.view(-1, *image.shape) for eye in torch.eye(pixels).to(around).split(INVERSION.batch)]
-            slopes = [(outside(exact.points(around + move), exact.rows) - rest) / step for move in moves]
-            derivative = torch.cat(slopes)
-        squares = torch.linalg.eigvalsh(derivative @ derivative.T).clamp_min(torch.finfo(torch.float64).tiny)
-        spare = max(derivative.shape[1] - len(self.rows) - pixels, 1)
-        least = typical**2 / pixels
-        return float((rest.square().sum() / spare / squares).clamp_max(least).sum().sqrt()) / typical
+            moves = [step * some.to(around).view(-1, *image.shape) for some in directions.split(INVERSION.batch)]
+            slopes = torch.cat([(outside(exact.points(around + move), exact.rows) - rest) / step for move in moves])
+        spare = max(slopes.shape[1] - len(self.rows) - image.numel(), 1)
+        return rest.norm() / spare**0.5, slopes
 
     def polish(self, images: Tensor, rank: int, descent: Descent, found: Tensor | None = None) -> Tensor:
         """Return the images (M, C, H, W) after descent of `loss`."""
@@ -109,8 +124,10 @@ def determined(tests: Sequence[PixelTest], images: Tensor, others: Tensor) -> Te
     for test, image in zip(tests, images, strict=True):
         with torch.no_grad():
             enough = int((test.points(image[None])[:, :-1] != 0).sum()) >= FEATURE.determined * pixels
-        small = pixels <= FEATURE.most_pixels
-        kept.append(enough and not (small and test.expected_error(image, typical) >= FEATURE.left_open))
+        error = test.overlooked(image, typical)
+        if enough and pixels <= FEATURE.most_pixels:
+            error = max(error, test.expected_error(image, typical))
+        kept.append(enough and error < FEATURE.left_open)
     return torch.tensor(kept, dtype=torch.bool, device=images.device)
 
 

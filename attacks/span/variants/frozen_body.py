@@ -7,6 +7,7 @@ has 512 of them for the 3,072 numbers of a small image. So features are the proo
 they leave no other one open.
 """
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -96,10 +97,12 @@ def head_of(observation: Observation, network: FeatureNetwork) -> Observation | 
     if not set(observation.trainable) <= set(known):
         return None
     initial = observation.initial
+    sizes = [initial[f"{layer}.weight"].shape for layer in network.layers]
+    if any(into != out for (out, _), (_, into) in itertools.pairwise(sizes)):  # they stand beside each other
+        return None
     layers: list[nn.Module] = []
     with torch.random.fork_rng(devices=[]):  # for initial values, which nobody reads
-        for layer in network.layers:
-            out, into = initial[f"{layer}.weight"].shape
+        for layer, (out, into) in zip(network.layers, sizes, strict=True):
             layers += [nn.Linear(into, out, bias=f"{layer}.bias" in initial), nn.ReLU()]
     head = nn.Sequential(nn.Flatten(), *layers[:-1]).to(next(network.model.parameters()).device)
     for name, (i, part) in known.items():

@@ -75,6 +75,39 @@ def test_an_image_that_its_features_leave_open_is_held_and_its_features_are_retu
     assert float(missed.max()) < 1e-3
 
 
+class OfLengthOne(nn.Module):
+    def forward(self, images):
+        return 10 * nn.functional.normalize(images.flatten(1))
+
+
+class WithoutBrightness(nn.Module):
+    def forward(self, images):
+        return images.flatten(1) - images.mean((1, 2, 3))[:, None]
+
+
+@pytest.mark.parametrize("body", [OfLengthOne, WithoutBrightness, lambda: nn.LayerNorm(SHAPE)])
+def test_images_of_other_brightness_or_contrast_are_held_where_a_network_does_not_see_these(body):
+    """As many features as pixels, and of every image a line or a plane of others has the same."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
+    found = run(trained(nn.Sequential(body().requires_grad_(False), nn.Flatten(), *layers)), Knowledge())
+    assert len(found.images) == 0 and len(found.held) >= COUNT and len(found.features) == COUNT
+    assert (torch.cdist(digits(COUNT).flatten(1), found.held.flatten(1)).min(1).values > 0.1).all()
+
+
+def test_linear_layers_beside_each_other_are_no_head():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.upper, self.lower, self.out = nn.Linear(32, 48), nn.Linear(32, 48), nn.Linear(96, 10)
+
+        def forward(self, images):
+            upper, lower = images.flatten(1).split(32, 1)
+            return self.out(torch.cat([self.upper(upper).relu(), self.lower(lower).relu()], 1))
+
+    assert head(trained(Halves(), epochs=1)) is None  # it had raised torch's error on shapes
+
+
 def test_no_momentum_is_sought_where_every_step_sees_the_same_features():
     """Behind a frozen body no length of the first step moves a feature: there is nothing to derive by it."""
     observation = trained(with_frozen_body(nn.Tanh), epochs=1)
