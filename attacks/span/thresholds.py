@@ -443,6 +443,7 @@ class FROZEN_BODY(Thresholds):
     smooth_blur: float = 3.0  # weight of the roughness
     exact: Descent = Descent(100, 0.02)
     exact_blur: float = 0.01
+    decoys: int = 2  # known images, which have to come back from their features
 
 
 class MAP_KERNEL(Thresholds):

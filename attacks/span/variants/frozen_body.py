@@ -22,6 +22,7 @@ from attacks.networks.probing import random_images
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.feature_space.inversion import PixelTest, determined, invert_features
 from attacks.span.feature_space.network import PROBES, FeatureNetwork
+from attacks.span.maps.inversion import dead_leaves
 from attacks.span.search.candidates import Candidates
 from attacks.span.stages import Acceptance
 from attacks.span.thresholds import FEATURE, FROZEN_BODY, constants_of
@@ -51,6 +52,8 @@ class FrozenBodyVariant(PixelVariant):
         rows = normalize(pad(features, (0, 1), value=1.0))
         tests = [PixelTest(self.body, self._state, row[None]) for row in rows]
         kept = determined(tests, images, images[:0])
+        if kept.any() and self._lost(images, generator) >= FEATURE.left_open:
+            kept = torch.zeros_like(kept)
         return replace(
             accepted,
             images=images[kept],
@@ -75,6 +78,20 @@ class FrozenBodyVariant(PixelVariant):
         with torch.no_grad():
             missed = (self.body.features(self._state, images) - features).square().sum(1)
         return images, missed / features.square().sum(1)
+
+    def _lost(self, images: Tensor, generator: torch.Generator) -> float:
+        """Return the largest ‖x − d‖ / ‖d − its mean‖ of images x from the features of decoys d, as bright and of as
+        much contrast as `images`. They do not come back where images far from each other have the same features, as
+        where a body squares its input: near an image, none other has."""
+        leaves = dead_leaves(FROZEN_BODY.decoys, self.whole.input_shape, generator).to(images)
+        decoys = images.mean() + images.std() * leaves
+        with torch.no_grad():
+            features = self.body.features(self._state, decoys)
+        missed, size = (
+            part.flatten(1).norm(dim=1)
+            for part in (self._inverted(features, generator)[0] - decoys, decoys - decoys.mean((1, 2, 3), keepdim=True))
+        )
+        return float((missed / size).max())
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """Return the images, and the features."""

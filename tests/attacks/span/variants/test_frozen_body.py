@@ -95,6 +95,20 @@ def test_images_of_other_brightness_or_contrast_are_held_where_a_network_does_no
     assert (torch.cdist(digits(COUNT).flatten(1), found.held.flatten(1)).min(1).values > 0.1).all()
 
 
+def test_images_are_held_where_a_body_does_not_see_their_signs():
+    """Each pixel's square tells it up to its sign: of 64 signs half came out wrong, and no image near has the same."""
+
+    class Squared(nn.Module):
+        def forward(self, images):
+            return 4 * images.flatten(1).square()
+
+    torch.manual_seed(0)
+    layers = (nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
+    observation = client(nn.Sequential(Squared(), *layers), digits(COUNT) - 0.3, batch=COUNT, epochs=10)
+    found = run(observation, Knowledge(pixel_mean=(0.3,)))
+    assert len(found.images) == 0 and len(found.held) >= COUNT and len(found.features) == COUNT
+
+
 def test_linear_layers_beside_each_other_are_no_head():
     class Halves(nn.Module):
         def __init__(self):
