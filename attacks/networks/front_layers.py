@@ -1,7 +1,8 @@
 """The first two linear layers of any network that is fed pixels, read off what its modules are given and give.
 
 The span attack needs no more of it: what lies behind the second layer, a `log_softmax` or a residual connection, does
-not change which vectors span the updates of these two.
+not change which vectors span the updates of these two. The NTK attack asks whether the network is nothing but such
+layers (`find_dense_network`).
 """
 
 from typing import NamedTuple
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from attacks.interface.torch_tools import cast_state
-from attacks.networks.mlp import ACTIVATIONS, BatchNorm, FrontLayers
-from attacks.networks.probing import most_exact_type, parameter_names, probe, random_images
+from attacks.networks.mlp import ACTIVATIONS, CURVATURES, BatchNorm, DenseNetwork, FrontLayers
+from attacks.networks.probing import most_exact_type, parameter_names, probe, probe_generator, random_images
 
 SIZES = (1.0, 1.0, 100.0, 100.0)  # of the random images by which a network is read: ReLU6 is a ReLU of small ones
 CLOSE, ROUGHLY = 1e-9, 1e-5  # in float64, and in other types
+MOVED = 0.1  # of parameters, beside whose own values a network is compared with an MLP: a factor of 1 would not show
 
 
 class _Call(NamedTuple):
@@ -41,13 +43,39 @@ def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> Fr
 
     Of a network with one linear layer alone, the activation says nothing.
     """
-    sizes = torch.tensor(SIZES, dtype=torch.float64).view(-1, *[1] * len(input_shape))
-    images = random_images(input_shape, len(sizes), torch.float64) * sizes
+    images = _images(input_shape)
     try:
         images = images.to(most_exact_type(model, images))
         return _front_layers(_calls(model, images), images)
     except _OtherFront as other:
         return str(other)
+
+
+def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
+    """Find the plain MLP that `model` is, without BatchNorm and of an activation in `CURVATURES`; else None. It is
+    compared with the MLP of its linear layers on random images, at parameters that are not its own."""
+    front = read_front_layers(model, input_shape)
+    if isinstance(front, str) or front.activation not in CURVATURES or any(front.norms):
+        return None
+    network, images, generator = DenseNetwork(**vars(front)), _images(input_shape), probe_generator()
+    state = cast_state(model.state_dict(), images.device, images.dtype)
+    for name, value in state.items():
+        if value.is_floating_point():
+            state[name] = value + MOVED * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    for some in (images, -images):
+        try:
+            expected, found = probe(model, some, {}, lambda *call: None, state), network.forward(state, some)
+        except Exception:  # the user's code takes no float64, or shapes do not chain as read
+            return None
+        if found.shape != expected.shape or not torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE):
+            return None
+    return network if len(set(network.weights)) == len(network.weights) else None
+
+
+def _images(input_shape: tuple[int, int, int]) -> Tensor:
+    """Draw the images (4, C, H, W), in float64, by which a network is read."""
+    sizes = torch.tensor(SIZES, dtype=torch.float64).view(-1, *[1] * len(input_shape))
+    return random_images(input_shape, len(sizes), torch.float64) * sizes
 
 
 def _calls(model: nn.Module, images: Tensor) -> list[_Call]:

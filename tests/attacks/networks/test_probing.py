@@ -17,7 +17,7 @@ from attacks.kernel.empirical import (
 from attacks.kernel.hessian import hessian_norms
 from attacks.kernel.regime import OnImages, UpdateFacts
 from attacks.membership import MembershipTest
-from attacks.networks.mlp import find_dense_network
+from attacks.networks.front_layers import find_dense_network
 from attacks.networks.probing import (
     count_outputs,
     evaluating,
