@@ -29,7 +29,7 @@ This file chooses the variant for a network and runs it, round by round where ne
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
 from attacks.span.joining import of_rounds, polish_jointly, told_and_untold
 from attacks.span.search.candidates import SearchOptions
-from attacks.span.stages import RoundsApart
+from attacks.span.stages import RoundsApart, Variant
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
@@ -55,17 +55,6 @@ from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.span.variants.several_patches import SeveralVariant, networks_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.private_set import infer_pixel_mean
-
-SomeVariant = (
-    PixelVariant
-    | OneHiddenVariant
-    | FeatureVariant
-    | FewFeaturesVariant
-    | MapVariant
-    | VectorVariant
-    | PatchVariant
-    | SeveralVariant
-)
 
 
 @register
@@ -126,18 +115,19 @@ class SpanAttack(SearchOptions, Attack):
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
         """Read, search, accept, report and polish; each round alone where they do not share one private set."""
-        found = self._variant(observation, knowledge).attack(generator, progress)
-        if isinstance(found, RoundsApart):
+        try:
+            found = self._variant(observation, knowledge).attack(generator, progress)
+        except RoundsApart as apart:
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union
-            rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in found.rounds]
-            joined = of_rounds(found, [self._attack(one, known, generator, progress) for one in rounds])
+            rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in apart.rounds]
+            joined = of_rounds(apart, [self._attack(one, known, generator, progress) for one in rounds])
             mean = knowledge.pixel_mean or infer_pixel_mean(rounds[0], knowledge.pixel_std)
             return replace(joined, pixel_mean=mean or ())
         if self.joint_polish and len(found.images):
             found = polish_jointly(observation, found, self.joint_polish).ranked()
         return found
 
-    def _variant(self, observation: Observation, knowledge: Knowledge) -> SomeVariant:
+    def _variant(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant that suits a network in evaluation mode; raise InputError where none does."""
         patches = find_patch_embedding(observation.model, observation.input_shape)
         if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):

@@ -237,9 +237,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return the images, with the ρ of their features as residual, and all accepted features."""
-        found = self.features.report(evidence, acceptance)
         said = () if acceptance.reason is None else (acceptance.reason,)
-        return replace(found, features=acceptance.features, warnings=(*evidence.ignored, *said))
+        return replace(self.features.report(evidence, acceptance), warnings=(*evidence.ignored, *said))
 
     def _cone(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures | None:
         """Return the features that one step's signals certify; None if features may be negative or no ReLU follows."""

@@ -29,7 +29,7 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
 from attacks.networks.vision_transformer import PatchEmbedding
-from attacks.span.stages import Acceptance, Refusal, RoundsApart, Variant
+from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import PATCHES, constants_of
 from attacks.span.variants.several_patches import PatchSignals, SeveralVariant, networks_of
 from attacks.update.spectrum import TINY, Spectrum
@@ -113,7 +113,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
                 "(use 'ntk')"
             )
 
-    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
         """Find the image; where the update shows several, those that a later layer tells."""
         evidence = self.read(generator)
         several = evidence.refusal is None and (evidence.count or 1) > 1

@@ -7,7 +7,7 @@ convolution, they are put together to maps (`attacks.span.maps.projections`).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.network import VectorLayer, find_vector_layers
 from attacks.span.maps.projections import Together, find_projection, put_together
 from attacks.span.maps.update import patch_rank
-from attacks.span.stages import Acceptance, Refusal, RoundsApart, Variant
+from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import CONE, PLACES, constants_of
 from attacks.update.spectrum import Spectrum, layer_update
 
@@ -144,24 +144,8 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
     def report(self, evidence: VectorUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return no images, and maps or vectors as features."""
-        return Reconstruction(
-            images=torch.zeros(0, *self.observation.input_shape),
-            residual=torch.zeros(0),
-            features=acceptance.features,
-            num_inferred=evidence.count,
-            warnings=(*evidence.warnings, acceptance.reason or ""),
-            facts=acceptance.facts,
-        )
-
-
-def has_features(found: Reconstruction | RoundsApart) -> bool:
-    """Return whether a result has maps or vectors."""
-    return number_of_features(found) > 0
-
-
-def number_of_features(found: Reconstruction | RoundsApart) -> int:
-    """Count the maps or vectors of a result."""
-    return len(found.features) if isinstance(found, Reconstruction) and found.features is not None else 0
+        found = acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
+        return replace(found, held=None)
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
