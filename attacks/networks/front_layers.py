@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.mlp import ACTIVATIONS, CURVATURES, BatchNorm, DenseNetwork, FrontLayers
-from attacks.networks.probing import most_exact_type, parameter_names, probe, probe_generator, random_images
+from attacks.networks.probing import linear_layers, most_exact_type, parameter_names, probe, random_images
 
 SIZES = (1.0, 1.0, 100.0, 100.0)  # of the random images by which a network is read: ReLU6 is a ReLU of small ones
 CLOSE, ROUGHLY = 1e-9, 1e-5  # in float64, and in other types
-MOVED = 0.1  # of parameters, beside whose own values a network is compared with an MLP: a factor of 1 would not show
 
 
 class _Call(NamedTuple):
@@ -52,19 +51,20 @@ def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> Fr
 
 
 def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
-    """Find the plain MLP that `model` is, without BatchNorm and of an activation in `CURVATURES`; else None. It is
-    compared with the MLP of its linear layers on random images, at parameters that are not its own."""
-    front = read_front_layers(model, input_shape)
-    if isinstance(front, str) or front.activation not in CURVATURES or any(front.norms):
+    """Find the plain MLP that `model` is, of an activation in `CURVATURES` and of linear layers alone, whose outputs it
+    has for random images; else None."""
+    linear = {name for layer in linear_layers(model) for name in parameter_names(layer)}
+    own = [name for name, _ in model.named_parameters()]
+    if not linear.issuperset(own) or len(own) < len(model.state_dict()):  # buffers, or one parameter of two names
         return None
-    network, images, generator = DenseNetwork(**vars(front)), _images(input_shape), probe_generator()
+    front = read_front_layers(model, input_shape)
+    if isinstance(front, str) or front.activation not in CURVATURES:
+        return None
+    network, images = DenseNetwork(**vars(front)), _images(input_shape)
     state = cast_state(model.state_dict(), images.device, images.dtype)
-    for name, value in state.items():
-        if value.is_floating_point():
-            state[name] = value + MOVED * torch.randn(value.shape, generator=generator, dtype=value.dtype)
     for some in (images, -images):
         try:
-            expected, found = probe(model, some, {}, lambda *call: None, state), network.forward(state, some)
+            expected, found = probe(model, some, {}, state)[0], network.forward(state, some)
         except Exception:  # the user's code takes no float64, or shapes do not chain as read
             return None
         if found.shape != expected.shape or not torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE):
@@ -86,12 +86,10 @@ def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
         if isinstance(module, nn.BatchNorm1d) or next(module.parameters(recurse=False), None) is not None
     }
     state = cast_state(model.state_dict(), images.device, images.dtype)
-    calls: list[_Call] = []
     try:
-        probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
+        return [_Call(leaves[call.name], *call) for call in probe(model, images, leaves, state)[1]]
     except RuntimeError:  # it takes one image at a time, say
         raise _OtherFront(f"a forward pass that fails on a batch of {len(images)}") from None
-    return calls
 
 
 def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:

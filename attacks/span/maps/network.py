@@ -208,9 +208,8 @@ def _as_maps(layer: nn.Module, given: Tensor) -> Tensor:
 def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Return (input, output), each (1, C, H, W), of every convolution that is used once, and of every such linear layer
     that several positions pass through; by name, in the order of use."""
-    seen: list[tuple[str, Tensor, Tensor]] = []
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
-    probe(model, image, layers, lambda *call: seen.append(call))
+    _, seen = probe(model, image, layers)
     names = [name for name, _, _ in seen]
     return {
         name: (_as_maps(layers[name], fed), _as_maps(layers[name], given))
@@ -331,12 +330,10 @@ class BatchStatistics:
     def at(self, model: nn.Module, image_shape: tuple[int, int, int], batch: int) -> State:
         """Return the state with biased variances, by which BatchNorm normalizes a batch of so many images."""
         biased: State = {}
-
-        def visit(name: str, given: Tensor, output: Tensor) -> None:
+        norms = {name: model.get_submodule(name) for name in self.layers}
+        for name, given, _ in probe(model, torch.zeros(1, *image_shape), norms)[1]:
             key, averaged = f"{name}.running_var", batch * given[0, 0].numel()
             biased[key] = self.state[key] * (1 - 1 / max(2, averaged))
-
-        probe(model, torch.zeros(1, *image_shape), {name: model.get_submodule(name) for name in self.layers}, visit)
         return {**self.state, **biased}
 
 
