@@ -23,13 +23,13 @@ This file chooses the variant for a network and runs it, round by round where ne
                        for a client of one single_image
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
                        for what single ones were fed projections and places
-    joining.py         one result of several, and a joint polish of images and duals
+    joining.py         one result of several
     thresholds.py      every tuned constant, and what it was tuned on
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -38,12 +38,11 @@ from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.options import NOT_NEGATIVE
 from attacks.networks.probing import check_differentiable, evaluating, makes_weight
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.joining import of_rounds, polish_jointly, told_and_untold
+from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart, Variant
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
@@ -75,15 +74,12 @@ class SpanAttack(SearchOptions, Attack):
     polish: the last steps, at a tenth of the step size.
     rounds: most passes of the search.
     learning_rate: of Adam, in the coordinates of the span.
-    joint_polish: steps on images and duals together, with the reconstruction loss of the NTK attack, which also yields
-        the duals (0: none).
     device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "span"
     vouches: ClassVar[bool] = True
 
-    joint_polish: Annotated[int, NOT_NEGATIVE] = 0
     device: str = "auto"
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
@@ -114,18 +110,15 @@ class SpanAttack(SearchOptions, Attack):
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Read, search, accept, report and polish; each round alone where they do not share one private set."""
+        """Read, search, accept and report; each round alone where they do not share one private set."""
         try:
-            found = self._variant(observation, knowledge).attack(generator, progress)
+            return self._variant(observation, knowledge).attack(generator, progress)
         except RoundsApart as apart:
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union
             rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in apart.rounds]
             joined = of_rounds(apart, [self._attack(one, known, generator, progress) for one in rounds])
             mean = knowledge.pixel_mean or infer_pixel_mean(rounds[0], knowledge.pixel_std)
             return replace(joined, pixel_mean=mean or ())
-        if self.joint_polish and len(found.images):
-            found = polish_jointly(observation, found, self.joint_polish).ranked()
-        return found
 
     def _variant(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant that suits a network in evaluation mode; raise InputError where none does."""
