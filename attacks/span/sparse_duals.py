@@ -30,6 +30,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from attacks.span.search.descent import independent
 from attacks.span.thresholds import CROWDED, DUAL, SPARSITY
 from attacks.update.spectrum import Spectrum
 
@@ -185,16 +186,9 @@ class DualSpace:
         if (many := zeros[zeros > enough]).numel():
             typical = float(many.median())
             enough = max(enough, typical - SPARSITY.below_typical * typical**0.5)
-        kept: list[int] = []
-        basis = directions.new_zeros(0, self.count)
-        counts = zeros.tolist()
-        for i in zeros.argsort(descending=True, stable=True).tolist():
-            rest = directions[i] - (directions[i] @ basis.T) @ basis
-            if counts[i] > enough and rest.norm() > SPARSITY.independent:
-                rest = rest - (rest @ basis.T) @ basis
-                basis = torch.cat([basis, (rest / rest.norm())[None]])
-                kept.append(i)
-        return torch.tensor(kept, dtype=torch.long, device=directions.device)
+        order = zeros.argsort(descending=True, stable=True)
+        order = order[zeros[order] > enough]
+        return order[independent(directions[order], SPARSITY.independent)]
 
     @cached_property
     def explained_zeros(self) -> float:

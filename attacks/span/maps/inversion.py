@@ -18,7 +18,7 @@ residual: they measure how much of an image its maps give back, and so whether i
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -141,10 +141,7 @@ def invert_maps(
     contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
     decoys = images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * decoys
     share = shared(progress, early + own.starts, 1, total)
-
-    def inverted(target: MapTarget) -> Tensor:
-        return _descended(target, pixels, descent, 1, generator, share)[0]
-
+    inverted = partial(_descended, pixels=pixels, descent=descent, starts=1, generator=generator, progress=share)
     return Inverted(images, residual, _decoy_error(target, decoys, residual, generator, inverted))
 
 
@@ -168,10 +165,7 @@ def decoys_lost(
 ) -> float:
     """Return the mean of ‖x − d‖ / ‖d − its mean colour‖ of images x from the exact maps of so many decoys d."""
     decoys = pixels.decoys(count, generator).to(target.wanted)
-
-    def inverted(target: MapTarget) -> Tensor:
-        return _descended(target, pixels, descent, 1, generator, progress)[0]
-
+    inverted = partial(_descended, pixels=pixels, descent=descent, starts=1, generator=generator, progress=progress)
     return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), generator, inverted).mean())
 
 
@@ -193,7 +187,7 @@ def _decoy_error(
     decoys: Tensor,
     noise: Tensor,
     generator: torch.Generator,
-    inverted: Callable[[MapTarget], Tensor],
+    inverted: Callable[[MapTarget], tuple[Tensor, Tensor]],
 ) -> Tensor:
     """Return ‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise`
     (D,)."""
@@ -201,7 +195,7 @@ def _decoy_error(
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
     drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
-    back = inverted(replace(target, wanted=maps + drawn.view_as(maps)))
+    back, _ = inverted(replace(target, wanted=maps + drawn.view_as(maps)))
     return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
 
 

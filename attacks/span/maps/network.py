@@ -6,7 +6,7 @@ input alone, and on no shortcut around it: normalization, activation, pooling, d
 Something has to be nonlinear beyond a scale, as a ReLU is: else mixtures of maps become mixtures of what the second
 layer saw, and pass.
 
-**Statistics** (`read_statistics`) with which BatchNorm normalized a client's batches come from the running ones that it
+**Statistics** (`batch_statistics`) with which BatchNorm normalized a client's batches come from the running ones it
 returned. In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running
 statistics, r ← (1 − m) r + m b, b the batch's mean and unbiased variance. After T steps
 
@@ -315,30 +315,12 @@ def _run(model: nn.Module, state: State, images: Tensor, until: str) -> Tensor:
     return _as_maps(layer, seen[0])
 
 
-@dataclass(frozen=True)
-class BatchStatistics:
-    """The mean statistics of the batches, computed from the running ones before and after training.
-
-    state: parameters and buffers as they were sent, with these means in place of the running statistics; variances are
-        unbiased.
-    layers: names of the BatchNorm layers.
-    """
-
-    state: State
-    layers: tuple[str, ...]
-
-    def at(self, model: nn.Module, image_shape: tuple[int, int, int], batch: int) -> State:
-        """Return the state with biased variances, by which BatchNorm normalizes a batch of so many images."""
-        biased: State = {}
-        norms = {name: model.get_submodule(name) for name in self.layers}
-        for name, given, _ in probe(model, torch.zeros(1, *image_shape), norms)[1]:
-            key, averaged = f"{name}.running_var", batch * given[0, 0].numel()
-            biased[key] = self.state[key] * (1 - 1 / max(2, averaged))
-        return {**self.state, **biased}
-
-
-def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStatistics | None:
-    """Compute the batches' statistics. None if no running one moved: there is none, or it was withheld or frozen."""
+def batch_statistics(
+    model: nn.Module, initial: State, final: State, image_shape: tuple[int, int, int], batch: int
+) -> State | None:
+    """Return the parameters and buffers as they were sent, with the statistics by which BatchNorm normalized batches of
+    so many images in place of the running ones: their means, and biased variances. None if no running one moved: there
+    is none, or it was withheld or frozen."""
     moved = {
         name: module
         for name, module in model.named_modules()
@@ -356,7 +338,11 @@ def read_statistics(model: nn.Module, initial: State, final: State) -> BatchStat
         for key in (f"{name}.running_mean", f"{name}.running_var"):
             averaged = (final[key].double() - left * initial[key].double()) / (1 - left)
             state[key] = averaged.to(initial[key])
-    return BatchStatistics(state, tuple(moved))
+    fed = {call.name: call.given for call in probe(model, torch.zeros(1, *image_shape), moved)[1]}
+    for name, given in fed.items():
+        key, number = f"{name}.running_var", batch * given[0, 0].numel()
+        state[key] = state[key] * (1 - 1 / max(2, number))
+    return state
 
 
 def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:

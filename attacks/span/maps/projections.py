@@ -109,23 +109,12 @@ def find_projection(model: nn.Module, image_shape: tuple[int, int, int], layer: 
     return Projection(model, layer.name, depthwise, norm, size, image_shape)
 
 
-@dataclass(frozen=True)
-class Together:
-    """Maps that were put together of vectors.
-
-    maps: (N', C, h, w), those of which all places are told.
-    arranged: of all N images.
-    """
-
-    maps: Tensor
-    arranged: Arranged
-
-
 def put_together(
     projection: Projection, states: tuple[State, State], vectors: Tensor, decoys: Tensor, generator: torch.Generator
-) -> Together | str:
-    """Put together the maps of N images, or say why there are none. states: sent and returned. vectors: (N·P, C), all
-    that the projection was fed in one step, their lengths unknown where it has no bias."""
+) -> tuple[Tensor, Arranged] | str:
+    """Return (the maps (N', C, h, w) of those of N images of which all places are told, how all were arranged), or say
+    why there are none. states: sent and returned. vectors: (N·P, C), all that the projection was fed in one step, their
+    lengths unknown where it has no bias."""
     sent, returned = (cast_state(state, torch.device("cpu"), torch.float32) for state in states)
     delta = {name: returned[name] - sent[name] for name in sent if sent[name].is_floating_point()}
     pixels = vectors.cpu().float()
@@ -154,7 +143,7 @@ def put_together(
     of_images = torch.stack([pixels[one] for one in own])
     found = arrange(neighbours, of_images, torch.stack([gradients[one] for one in own]), update, generator)
     maps = torch.stack([one[order] for one, order in zip(of_images, found.places, strict=True)])
-    return Together(maps.mT.unflatten(2, projection.size)[found.certain], found)
+    return maps.mT.unflatten(2, projection.size)[found.certain], found
 
 
 def _lengths(projection: Projection, sent: State, delta: State, signals: Tensor) -> Tensor | None:

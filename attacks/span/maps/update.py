@@ -24,7 +24,7 @@ from torch.nn.functional import pad, relu
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
-from attacks.span.maps.network import MapNetwork, read_statistics
+from attacks.span.maps.network import MapNetwork, batch_statistics
 from attacks.span.maps.patches import PatchSpan
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
@@ -124,10 +124,9 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     spectra |= {pair.second: _spectra(pair, pair.second, delta) for pair in pairs if pair.second not in spectra}
     ranks = [_ranks(pair, spectra, final) for pair in pairs]
     pair, found = min(zip(pairs, ranks, strict=True), key=lambda one: _preference(one[0], one[1], list(spectra)))
-    statistics = read_statistics(model, initial, final)
     # over several steps N is not known yet; a batch has two images at least
-    sent = initial if statistics is None else statistics.at(model, observation.input_shape, found.count or 2)
-    training_mode = statistics is not None or found.one_less
+    normalized = batch_statistics(model, initial, final, observation.input_shape, found.count or 2)
+    sent, training_mode = normalized or initial, normalized is not None or found.one_less
     rows = [part.float().to(device) for part in found.rows]
     fed = pair.between(sent, torch.zeros(1, *pair.shape, device=device))
     sizes = (pair.shape[1:], (fed.shape[2], fed.shape[3]))

@@ -103,7 +103,8 @@ def extreme_images(
         return rows.new_zeros(0, len(low))
     found = torch.stack([point for point, _ in sure])
     found = found[distinct(found)]
-    return found[_independent(found)].to(rows)
+    points = torch.nn.functional.pad(found, (0, 1), value=1.0)  # a mixture is an affine combination
+    return found[independent(points, EXTREME.independent)].to(rows)
 
 
 class _Polytope:
@@ -159,13 +160,13 @@ class _Polytope:
         return vertex, 1.0
 
 
-def _independent(points: Tensor) -> list[int]:
-    """Return indices of the points (M, in) that are no affine combinations of those before them."""
+def independent(points: Tensor, share: float) -> list[int]:
+    """Return indices of the points (M, n) more than a share of whose length is outside the span of those before."""
     kept: list[int] = []
-    basis = points.new_zeros(0, points.shape[1] + 1)
-    for i, point in enumerate(torch.nn.functional.pad(points, (0, 1), value=1.0)):
+    basis = points[:0]
+    for i, point in enumerate(points):
         rest = point - (point @ basis.T) @ basis
-        if rest.norm() > EXTREME.independent * point.norm():
+        if rest.norm() > share * point.norm():
             rest = rest - (rest @ basis.T) @ basis
             basis = torch.cat([basis, (rest / rest.norm())[None]])
             kept.append(i)

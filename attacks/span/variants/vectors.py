@@ -19,7 +19,8 @@ from attacks.networks.probing import evaluating
 from attacks.span.feature_space.cone import cone_vectors
 from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.network import VectorLayer, find_vector_layers
-from attacks.span.maps.projections import Together, find_projection, put_together
+from attacks.span.maps.places import Arranged
+from attacks.span.maps.projections import find_projection, put_together
 from attacks.span.maps.update import patch_rank
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import CONE, PLACES, constants_of
@@ -112,24 +113,24 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         nothing, features = vectors.new_zeros(0), vectors[:certified].float()
         count = f"{certified} of {len(evidence.rows[best])}"
         said = f"no image is returned: {count} vectors that {layer.name!r} was fed are certified"
-        together: Together | str = "not all of them were found"
+        together: tuple[Tensor, Arranged] | str = "not all of them were found"
         if len(vectors) == len(evidence.rows[best]):
             together = self._together(layer, vectors, generator)
-        if isinstance(together, Together):
-            certain = len(together.maps)
-            facts |= constants_of(PLACES) | {
-                "maps_accepted": float(certain),
-                "places_margin": float(together.arranged.margin.min()),
-                "places_misfit": together.arranged.misfit,
-            }
-            reason = f"{said}, and put together to {certain} of {evidence.count} maps"
-            if certain:
-                features = together.maps
-        else:
+        if isinstance(together, str):
             reason = f"{said}, but not where in an image they belong: {together}"
-        return Acceptance(nothing, nothing, reason, facts=facts, features=features)
+            return Acceptance(nothing, nothing, reason, facts=facts, features=features)
+        maps, arranged = together
+        facts |= constants_of(PLACES) | {
+            "maps_accepted": float(len(maps)),
+            "places_margin": float(arranged.margin.min()),
+            "places_misfit": arranged.misfit,
+        }
+        reason = f"{said}, and put together to {len(maps)} of {evidence.count} maps"
+        return Acceptance(nothing, nothing, reason, facts=facts, features=maps if len(maps) else features)
 
-    def _together(self, layer: VectorLayer, vectors: Tensor, generator: torch.Generator) -> Together | str:
+    def _together(
+        self, layer: VectorLayer, vectors: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Arranged] | str:
         """Make the maps of all vectors (F, D) of a layer, or say why there are none."""
         observation, _ = self.observation.one_round()
         model, shape, known = observation.model, observation.input_shape, self.knowledge
