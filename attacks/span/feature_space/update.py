@@ -14,7 +14,7 @@ from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import count_outputs, random_images
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
-from attacks.span.search.problems import outside
+from attacks.span.search.problems import SpanTest, outside
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
 from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
@@ -76,6 +76,11 @@ class FeatureUpdate:
             pixel_range=None if knowledge.pixel_mean is None else knowledge.input_bounds(rows),
             ignored=ignored,
         )
+
+    def span_test(self, state: State) -> SpanTest:
+        """Return the second layer's test of feature vectors (M, D) at the parameters `state`."""
+        assert self.test is not None and self.network.activation is not None
+        return SpanTest(layer_update(state, self.network.layers[0]), self.test[None], self.network.activation)
 
     @property
     def refusal(self) -> Refusal | None:

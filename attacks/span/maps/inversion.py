@@ -104,11 +104,7 @@ class Inverted:
 
 
 def invert_maps(
-    target: MapTarget,
-    shape: tuple[int, int, int],
-    bounds: tuple[Tensor, Tensor] | None,
-    generator: torch.Generator,
-    progress: Progress = silent,
+    target: MapTarget, pixels: "PixelSpace", generator: torch.Generator, progress: Progress = silent
 ) -> Inverted | None:
     """Find images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in
     one batch; then as many decoys, from one start each. Where maps have fewer entries than pixels, the likeliest images
@@ -118,11 +114,10 @@ def invert_maps(
     None where the work would exceed `MAP_INVERSION.most_work`, or, for images that may be trusted, where a pilot, a
     short descent for the maps of a few decoys, ends no nearer to them than their mean colours, as with random weights.
 
-    shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
-    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
+    generator: of starts and decoys, on the CPU. progress: is told the residual.
     """
-    own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
-    few = wanted[0].numel() < math.prod(shape)
+    own, wanted = MAP_INVERSION, target.wanted
+    few = wanted[0].numel() < math.prod(pixels.shape)
     descent = _affordable(target, own.few_descent if few else own.descent)
     if descent is None:
         return None
@@ -204,7 +199,7 @@ class PixelSpace:
     """The space of images.
 
     shape: (C, H, W).
-    bounds: lowest and highest value, (1, C, 1, 1) each, None where they are not known.
+    bounds: lowest and highest value, (1, C, 1, 1) each, None where they are not known: a range of 1 is assumed.
     """
 
     shape: tuple[int, int, int]

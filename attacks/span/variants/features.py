@@ -30,7 +30,6 @@ from attacks.span.feature_space.single_image import FoundImage, find_image, pool
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
 from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, likeliest_images, shared
 from attacks.span.search.candidates import SearchOptions, decoys_of
-from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
 from attacks.span.thresholds import (
     CONE,
@@ -184,11 +183,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
             return cone
-        search = FeatureSearch.of(evidence, self.features.options)
-        features = search.feature_vectors(evidence.test, generator)
-        assert evidence.network.activation is not None
-        first = layer_update(evidence.initial, evidence.network.layers[0])
-        test = SpanTest(first, evidence.test[None], evidence.network.activation)
+        features = FeatureSearch.of(evidence, self.features.options).feature_vectors(generator)
+        test = evidence.span_test(evidence.initial)
         features = features[test.residual(features).argsort(stable=True)][: evidence.count]
         decoys = test.residual(decoys_of(features, FEATURE.decoys, generator))
         usual = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0

@@ -93,8 +93,10 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         if not accepted:
             return Acceptance(maps, residual, _vetoed(evidence, candidates), facts=facts, features=maps)
         found = self._inverted(evidence, maps, generator, progress)
-        kept = found.trusted
-        reason: str | None = None
+        kept, reason, at_sent = found.trusted, None, maps
+        if not evidence.single_step:
+            decoys = self._decoys(evidence, generator)
+            at_sent = at_parameters_sent(evidence, maps, found.images, kept, decoys)
         if not kept.all():
             why = "neither they nor known images come back from maps (random weights, too large a network?)"
             if maps[0].numel() < math.prod(self.observation.input_shape):
@@ -107,7 +109,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
             reason=reason,
             facts=facts | {"map_misfit": float(found.residual.nanmedian())},
             held=found.images[~kept & found.residual.isfinite()],
-            features=maps if evidence.single_step else self._at_sent(evidence, maps, found, generator),
+            features=at_sent,
         )
 
     def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
@@ -128,17 +130,9 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         where maps of this network cannot be inverted, or not at the price that is paid for it."""
         network, seen = evidence.network, evidence.seen
         target = MapTarget(lambda images: network.maps(seen, images), maps, network.cost())
-        space = self._pixels(maps)
-        found = invert_maps(target, space.shape, space.bounds, generator, progress)
-        if found is None:
-            nothing = maps.new_full((len(maps),), float("nan"))
-            return Inverted(maps.new_zeros(len(maps), *space.shape), nothing, nothing)
-        return found
-
-    def _at_sent(self, evidence: MapUpdate, maps: Tensor, found: Inverted, generator: torch.Generator) -> Tensor:
-        """Return the maps as they were before the steps that moved them."""
-        decoys = self._decoys(evidence, generator)
-        return at_parameters_sent(evidence, maps, found.images, found.trusted, decoys)
+        found = invert_maps(target, self._pixels(maps), generator, progress)
+        nothing = maps.new_full((len(maps),), float("nan"))
+        return found or Inverted(maps.new_zeros(len(maps), *self.observation.input_shape), nothing, nothing)
 
     def _decoys(self, evidence: MapUpdate, generator: torch.Generator) -> Tensor:
         """Return images of nobody: public ones where they are known, else synthetic ones."""

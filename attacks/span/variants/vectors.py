@@ -15,7 +15,6 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.probing import evaluating
 from attacks.span.feature_space.cone import cone_vectors
 from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.network import VectorLayer, find_vector_layers
@@ -151,7 +150,5 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
     """Find the convolutions behind a ReLU that were trained and may tell the vectors they are fed."""
-    trained = set(observation.trainable)
-    with evaluating(observation.model), torch.no_grad():
-        found = find_vector_layers(observation.model, observation.input_shape)
-    return tuple(layer for layer in found if f"{layer.name}.weight" in trained)
+    found = find_vector_layers(observation.model, observation.input_shape)
+    return tuple(layer for layer in found if f"{layer.name}.weight" in observation.trainable)
