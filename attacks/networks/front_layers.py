@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.observation import State
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.mlp import ACTIVATIONS, CURVATURES, BatchNorm, DenseNetwork, FrontLayers
 from attacks.networks.probing import linear_layers, most_exact_type, parameter_names, probe, random_images
@@ -45,7 +46,8 @@ def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> Fr
     images = _images(input_shape)
     try:
         images = images.to(most_exact_type(model, images))
-        return _front_layers(_calls(model, images), images)
+        state = cast_state(model.state_dict(), images.device, images.dtype)
+        return _front_layers(_calls(model, images, state), images)
     except _OtherFront as other:
         return str(other)
 
@@ -57,19 +59,16 @@ def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> D
     own = [name for name, _ in model.named_parameters()]
     if not linear.issuperset(own) or len(own) < len(model.state_dict()):  # buffers, or one parameter of two names
         return None
-    front = read_front_layers(model, input_shape)
-    if isinstance(front, str) or front.activation not in CURVATURES:
-        return None
-    network, images = DenseNetwork(**vars(front)), _images(input_shape)
+    images = _images(input_shape)
     state = cast_state(model.state_dict(), images.device, images.dtype)
-    for some in (images, -images):
-        try:
-            expected, found = probe(model, some, {}, state)[0], network.forward(state, some)
-        except Exception:  # the user's code takes no float64, or shapes do not chain as read
-            return None
-        if found.shape != expected.shape or not torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE):
-            return None
-    return network if len(set(network.weights)) == len(network.weights) else None
+    try:
+        network = DenseNetwork(**vars(_front_layers(_calls(model, images, state), images)))
+        passes = [(probe(model, x, {}, state)[0], network.forward(state, x)) for x in (images, -images)]
+    except Exception:  # the user's code takes no float64, or shapes do not chain as read
+        return None
+    alike = all(x.shape == y.shape and torch.allclose(x, y, rtol=CLOSE, atol=CLOSE) for x, y in passes)
+    once = len(set(network.weights)) == len(network.weights)
+    return network if alike and once and network.activation in CURVATURES else None
 
 
 def _images(input_shape: tuple[int, int, int]) -> Tensor:
@@ -78,14 +77,13 @@ def _images(input_shape: tuple[int, int, int]) -> Tensor:
     return random_images(input_shape, len(sizes), torch.float64) * sizes
 
 
-def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
+def _calls(model: nn.Module, images: Tensor, state: State) -> list[_Call]:
     """List every call of a module that has parameters or running statistics of its own, in order."""
     leaves = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm1d) or next(module.parameters(recurse=False), None) is not None
     }
-    state = cast_state(model.state_dict(), images.device, images.dtype)
     try:
         return [_Call(leaves[call.name], *call) for call in probe(model, images, leaves, state)[1]]
     except RuntimeError:  # it takes one image at a time, say

@@ -21,19 +21,6 @@ Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The values (M,) of a function at points (M, …), each of which stands alone, and their gradients (M, …)."""
 
 
-def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
-    """Return a loss, differentiated by torch, of a function of points (M, …) with values (M,)."""
-
-    def value_and_gradient(points: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            points = points.detach().requires_grad_()
-            values = value(points)
-            (gradient,) = torch.autograd.grad(values.sum(), points)
-        return values.detach(), gradient
-
-    return value_and_gradient
-
-
 def descend_points(
     loss: Loss, start: Tensor, descent: Descent, final_rate: float = 0.0, merge_after: float = 1.0
 ) -> Tensor:

@@ -20,7 +20,6 @@ Several images after one step are searched (`attacks.span.variants.several_patch
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -125,10 +124,6 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
 
     def read(self, generator: torch.Generator) -> PatchUpdate:
         """Read the updates of the embedding and of its positions, without weight decay."""
-        return self._update
-
-    @cached_property
-    def _update(self) -> PatchUpdate:
         observation, ignored = self.observation.one_round()
         own, initial, delta = self.embedding, observation.initial, observation.delta()
         assert own.positions is not None and own.rows is not None
