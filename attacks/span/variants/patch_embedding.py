@@ -35,18 +35,14 @@ from attacks.update.spectrum import TINY, Spectrum
 
 
 @dataclass(frozen=True)
-class PatchUpdate:
-    """The update of a patch embedding and its positions, weight decay undone, in float64.
+class PatchUpdate(PatchSignals):
+    """The update of a patch embedding and its positions, and what shows how many images it holds.
 
-    weight: ΔW (D, n).
-    positions: ΔE (P, D).
     bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it; None without a trained bias.
     rank: of [ΔW | Δb].
     decay: 1 − κ of W.
     """
 
-    weight: Tensor
-    positions: Tensor
     bias_misfit: float | None
     rank: int
     decay: float
@@ -119,8 +115,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         networks = networks_of(self.observation, self.embedding) if several else ()
         if not networks:
             return super().attack(generator, progress)
-        signals = PatchSignals(evidence.weight, evidence.positions)
-        return SeveralVariant(self.observation, self.embedding, networks, signals).attack(generator, progress)
+        return SeveralVariant(self.observation, self.embedding, networks, evidence).attack(generator, progress)
 
     def read(self, generator: torch.Generator) -> PatchUpdate:
         """Read the updates of the embedding and of its positions, without weight decay."""

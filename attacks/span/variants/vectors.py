@@ -20,7 +20,7 @@ from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.network import VectorLayer, find_vector_layers
 from attacks.span.maps.places import Arranged
 from attacks.span.maps.projections import find_projection, put_together
-from attacks.span.maps.update import patch_rank
+from attacks.span.maps.update import patch_rank, rounding_of
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import CONE, PLACES, constants_of
 from attacks.update.spectrum import Spectrum, layer_update
@@ -76,7 +76,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         for layer in self.layers:
             update = layer_update(delta, layer.name)
             spectrum = Spectrum.of(update)
-            rank = patch_rank(spectrum, final[f"{layer.name}.weight"].to(update.device, torch.float32))
+            rank = patch_rank(spectrum, rounding_of(final[f"{layer.name}.weight"].to(update.device, torch.float32)))
             # signals that depend on one another leave sums of vectors, nonnegative ones too: a rank that is not whole
             if 0 < rank < layer.most_rank and rank % layer.positions == 0:
                 rows = spectrum.vectors[:rank]
