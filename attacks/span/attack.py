@@ -42,6 +42,7 @@ from attacks.networks.probing import check_differentiable, evaluating, makes_wei
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
+from attacks.span.feature_space.update import NO_GAP
 from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart, Variant
@@ -145,6 +146,8 @@ class SpanAttack(SearchOptions, Attack):
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)
-        few = has_few_features(network, math.prod(observation.input_shape))
-        features = FeatureVariant(observation, knowledge, self, network, few)
-        return FewFeaturesVariant(features) if few else features
+        features = FeatureVariant(observation, knowledge, self, network)
+        if has_few_features(network, math.prod(observation.input_shape)):
+            return FewFeaturesVariant(features)
+        knowledge.require(self.name, "num_private", because=NO_GAP)
+        return features

@@ -19,6 +19,8 @@ from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
 from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
 
+NO_GAP = "the spectrum of features has no gap at their number"
+
 
 @dataclass(frozen=True)
 class FeatureUpdate:
@@ -48,9 +50,9 @@ class FeatureUpdate:
 
     @classmethod
     def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
-        """Read the first round that is not zero; without num_private, N is the rank where a gap shows it, else 0.
+        """Read the first round that is not zero; without num_private, N is the rank where a gap shows it.
 
-        Raises InputError where a layer did not move.
+        Raises InputError where none does, and where a layer did not move.
         """
         observation, ignored = observation.one_round()
         device = next(network.model.parameters()).device
@@ -63,6 +65,8 @@ class FeatureUpdate:
             )
         factors, rows = _first_layer(updates[0])
         count = knowledge.num_private or len(rows) * factors.exact
+        if not count:
+            knowledge.require("span", "num_private", because=NO_GAP)
         tested = len(updates) > 1 and network.activation is not None
         return cls(
             network=network,

@@ -49,23 +49,13 @@ from attacks.update.spectrum import layer_update
 class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
     """Feature vectors in the span of the first fully connected layer's update, then the images that have them.
 
-    Only the first round whose update is not zero is used. num_private has to be known.
+    Only the first round whose update is not zero is used.
     """
 
     observation: Observation
     knowledge: Knowledge
     options: SearchOptions
     network: FeatureNetwork
-    counts: bool = False
-    """Whether N may be read off the update."""
-
-    def __post_init__(self) -> None:
-        if not self.counts:
-            self.require_count()
-
-    def require_count(self) -> None:
-        """Raise InputError where num_private is not known."""
-        self.knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
         """Compute the row spaces of the first two fully connected layers' updates, and the first one's column space."""
@@ -161,10 +151,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
         """Compute the row spaces of the first two fully connected layers' updates."""
-        evidence = self.features.read(generator)
-        if not evidence.count:
-            self.features.require_count()
-        return evidence
+        return self.features.read(generator)
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
         """Find the features of as many images as the update shows, and the likeliest images of those accepted."""
