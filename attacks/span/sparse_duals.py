@@ -30,7 +30,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from attacks.span.search.descent import independent
 from attacks.span.thresholds import CROWDED, DUAL, SPARSITY
 from attacks.update.spectrum import Spectrum
 
@@ -216,6 +215,19 @@ class DualSpace:
 def complement(directions: Tensor) -> Tensor:
     """Return an orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
     return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
+
+
+def independent(points: Tensor, share: float) -> list[int]:
+    """Return indices of the points (M, n) more than a share of whose length is outside the span of those before."""
+    kept: list[int] = []
+    basis = points[:0]
+    for i, point in enumerate(points):
+        rest = point - (point @ basis.T) @ basis
+        if rest.norm() > share * point.norm():
+            rest = rest - (rest @ basis.T) @ basis
+            basis = torch.cat([basis, (rest / rest.norm())[None]])
+            kept.append(i)
+    return kept
 
 
 def repeats(updates: Tensor, rounding: float) -> float:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.torch_tools import half_cosine
+from attacks.span.sparse_duals import independent
 from attacks.span.thresholds import EXTREME, SEARCH, Descent
 
 Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -145,16 +146,3 @@ class _Polytope:
                 return point, float(left.square().sum(1).max())
             at_end = still
         return vertex, 1.0
-
-
-def independent(points: Tensor, share: float) -> list[int]:
-    """Return indices of the points (M, n) more than a share of whose length is outside the span of those before."""
-    kept: list[int] = []
-    basis = points[:0]
-    for i, point in enumerate(points):
-        rest = point - (point @ basis.T) @ basis
-        if rest.norm() > share * point.norm():
-            rest = rest - (rest @ basis.T) @ basis
-            basis = torch.cat([basis, (rest / rest.norm())[None]])
-            kept.append(i)
-    return kept
