@@ -120,6 +120,11 @@ class Reconstruction:
         images = counted(len(self.images), "image")
         return f"{images} of {size}{held}{inferred}{span}, {self.seconds:.1f} s"
 
+    @property
+    def num_features(self) -> int:
+        """F, 0 without features."""
+        return 0 if self.features is None else len(self.features)
+
     def ranked(self) -> "Reconstruction":
         """Rank the candidates, smallest residual first, on the CPU; images, residuals and duals in float32."""
         order = self.residual.detach().cpu().argsort(stable=True)

@@ -182,14 +182,11 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
     """
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     layers = {name: model.get_submodule(name) for name in names}
-
-    def visit(name: str, given: Tensor, output: Tensor) -> None:
-        found[name].append(_points(layers[name], given))
-
     floats = [value for value in state.values() if value.is_floating_point()]  # BatchNorm counts in integers
     widest = reduce(torch.promote_types, (value.dtype for value in floats), torch.float32)  # checkpoints mix them
     there = cast_state(state, floats[0].device, widest)
-    probe(model, images.to(floats[0].device, widest), layers, visit, there)
+    for name, given, _ in probe(model, images.to(floats[0].device, widest), layers, there)[1]:
+        found[name].append(_points(layers[name], given))
     return {name: torch.cat(points, 1) for name, points in found.items() if points}
 
 

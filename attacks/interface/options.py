@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from attacks.interface.errors import InputError, did_you_mean
 
@@ -66,18 +66,12 @@ def no_more_than(most: float) -> Range:
     return Range(f"has to be at most {most}", high=most, with_high=True)
 
 
-def ranges_of(annotation: Any) -> list[Range]:
-    """List the ranges that stand in the annotation of an option or a field."""
-    inside = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    return [part for part in inside if isinstance(part, Range)]
-
-
 def misfits(owner: Any) -> Iterator[str]:
     """Yield an error message for each field of a dataclass that holds a number out of its range."""
     for option in fields(owner):
         value = getattr(owner, option.name)
-        for allowed in ranges_of(option.type):
-            if not allowed.holds(value):
+        for allowed in getattr(option.type, "__metadata__", ()):  # what stands in `Annotated` beside the type
+            if isinstance(allowed, Range) and not allowed.holds(value):
                 each = "each number of it" if isinstance(value, tuple) else "it"
                 yield f"{option.name} is {value}, {each} {allowed.said}"
 

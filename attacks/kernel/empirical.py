@@ -176,9 +176,8 @@ def has_linear_output(model: nn.Module, state: State, images: Tensor) -> bool:
     If they are, the second difference of f at θ, θ + v and θ + 2v is rounding error. Short and long steps v are tried:
     the ones show a sigmoid that saturates further out, the others a kink at a distance.
     """
-    called: list[str] = []
     owners = {name: module for name, module in model.named_modules() if parameter_names(name)[0] in state}
-    probe(model, images[:1], owners, lambda name, given, output: called.append(name), state)
+    called = [call.name for call in probe(model, images[:1], owners, state)[1]]
     if not called:
         raise InputError(
             f"model {type(model).__name__!r} calls no layer with a weight: nothing says what its output is"

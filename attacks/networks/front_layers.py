@@ -1,7 +1,8 @@
 """The first two linear layers of any network that is fed pixels, read off what its modules are given and give.
 
 The span attack needs no more of it: what lies behind the second layer, a `log_softmax` or a residual connection, does
-not change which vectors span the updates of these two.
+not change which vectors span the updates of these two. The NTK attack asks whether the network is nothing but such
+layers (`find_dense_network`).
 """
 
 from typing import NamedTuple
@@ -9,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.interface.observation import State
 from attacks.interface.torch_tools import cast_state
-from attacks.networks.mlp import ACTIVATIONS, BatchNorm, FrontLayers
-from attacks.networks.probing import most_exact_type, parameter_names, probe, random_images
+from attacks.networks.mlp import ACTIVATIONS, CURVATURES, BatchNorm, DenseNetwork, FrontLayers
+from attacks.networks.probing import linear_layers, most_exact_type, parameter_names, probe, random_images
 
 SIZES = (1.0, 1.0, 100.0, 100.0)  # of the random images by which a network is read: ReLU6 is a ReLU of small ones
 CLOSE, ROUGHLY = 1e-9, 1e-5  # in float64, and in other types
@@ -41,29 +43,51 @@ def read_front_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> Fr
 
     Of a network with one linear layer alone, the activation says nothing.
     """
-    sizes = torch.tensor(SIZES, dtype=torch.float64).view(-1, *[1] * len(input_shape))
-    images = random_images(input_shape, len(sizes), torch.float64) * sizes
+    images = _images(input_shape)
     try:
         images = images.to(most_exact_type(model, images))
-        return _front_layers(_calls(model, images), images)
+        state = cast_state(model.state_dict(), images.device, images.dtype)
+        return _front_layers(_calls(model, images, state), images)
     except _OtherFront as other:
         return str(other)
 
 
-def _calls(model: nn.Module, images: Tensor) -> list[_Call]:
+def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
+    """Find the plain MLP that `model` is, of an activation in `CURVATURES` and of linear layers alone, whose outputs it
+    has for random images; else None."""
+    linear = {name for layer in linear_layers(model) for name in parameter_names(layer)}
+    own = [name for name, _ in model.named_parameters()]
+    if not linear.issuperset(own) or len(own) < len(model.state_dict()):  # buffers, or one parameter of two names
+        return None
+    images = _images(input_shape)
+    state = cast_state(model.state_dict(), images.device, images.dtype)
+    try:
+        network = DenseNetwork(**vars(_front_layers(_calls(model, images, state), images)))
+        passes = [(probe(model, x, {}, state)[0], network.forward(state, x)) for x in (images, -images)]
+    except Exception:  # the user's code takes no float64, or shapes do not chain as read
+        return None
+    alike = all(x.shape == y.shape and torch.allclose(x, y, rtol=CLOSE, atol=CLOSE) for x, y in passes)
+    once = len(set(network.weights)) == len(network.weights)
+    return network if alike and once and network.activation in CURVATURES else None
+
+
+def _images(input_shape: tuple[int, int, int]) -> Tensor:
+    """Draw the images (4, C, H, W), in float64, by which a network is read."""
+    sizes = torch.tensor(SIZES, dtype=torch.float64).view(-1, *[1] * len(input_shape))
+    return random_images(input_shape, len(sizes), torch.float64) * sizes
+
+
+def _calls(model: nn.Module, images: Tensor, state: State) -> list[_Call]:
     """List every call of a module that has parameters or running statistics of its own, in order."""
     leaves = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm1d) or next(module.parameters(recurse=False), None) is not None
     }
-    state = cast_state(model.state_dict(), images.device, images.dtype)
-    calls: list[_Call] = []
     try:
-        probe(model, images, leaves, lambda name, *seen: calls.append(_Call(leaves[name], name, *seen)), state)
+        return [_Call(leaves[call.name], *call) for call in probe(model, images, leaves, state)[1]]
     except RuntimeError:  # it takes one image at a time, say
         raise _OtherFront(f"a forward pass that fails on a batch of {len(images)}") from None
-    return calls
 
 
 def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:

@@ -111,13 +111,10 @@ class Jacobian:
     def _probe(self, like: Tensor) -> None:
         """Keep the layers that compute scale·Wx + b and whose parameters the model uses nowhere else."""
         images = random_images(like.shape[1:], PROBED, torch.float64).to(like)
-
-        def visit(name: str, given: Tensor, output: Tensor) -> None:
-            scale = _scale(self.linear[name], given, output)
+        for name, given, gave in probe(self.model, images, self.linear, self.state)[1]:
+            scale = _scale(self.linear[name], given, gave)
             if scale is not None:
                 self.scales[name] = scale
-
-        probe(self.model, images, self.linear, visit, self.state)
         self._leave_out_shared(images)
         self.probed = True
 

@@ -1,28 +1,22 @@
-"""Plain multilayer perceptrons, recognized in any `nn.Module`, and their gradient sums in closed form.
+"""Plain multilayer perceptrons, and their gradient sums in closed form.
 
 For z_l = W_l a_{l−1} + b_l and a_l = σ(z_l), with δ_L = α and δ_l = (W_{l+1}ᵀ δ_{l+1}) ∘ σ'(z_l),
 
     Σ_j Σ_k α_jk ∇_{W_l} f_k(x_j) = δ_lᵀ a_{l−1},    Σ_j Σ_k α_jk ∇_{b_l} f_k(x_j) = Σ_j δ_l(x_j).
 
 These are ordinary expressions in x and α: the reconstruction loss needs one backward pass, no double backward.
-
-BatchNorm between W_l and σ is read as it is in evaluation mode, where it scales and shifts every unit: z_l is its
-output.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.probing import evaluating, makes_weight, random_images, run_network
 from attacks.networks.products import Product, plain
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
@@ -105,33 +99,7 @@ CURVATURES: dict[str, Callable[[Tensor, Tensor, Beta], Tensor]] = {
     "softplus": lambda value, slope, beta: 1 - slope,
 }
 
-_PASSED_OVER = (nn.Flatten, nn.Identity, _DropoutNd)  # a network is read as it is in evaluation mode
-_RESHAPES = {torch.flatten, "flatten", "view", "reshape", "size"}
-_MODULES: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Softplus: "softplus", nn.LeakyReLU: "leaky_relu",
-    nn.ELU: "elu", nn.SiLU: "silu", nn.GELU: "gelu",
-}  # fmt: skip
-_FUNCTIONS = {
-    call: name for name in ("relu", "tanh", "sigmoid") for call in (getattr(torch, name), getattr(F, name), name)
-} | {F.leaky_relu: "leaky_relu", F.elu: "elu", F.silu: "silu", F.gelu: "gelu"}
-_PARAMETERS = {"leaky_relu": ("negative_slope", 0.01), "elu": ("alpha", 1.0)}  # torch's names and values
-
-_Called = tuple[str, float | None]  # an activation's name and its parameter, if it has one
-
-
-def _activation_of(node: fx.Node, module: nn.Module | None) -> _Called | None:
-    """Return the activation of a graph node, None if it is none. module: the one called; None for a function."""
-    name = _FUNCTIONS.get(node.target) if module is None else _MODULES.get(type(module))
-    if isinstance(module, nn.Softplus) and module.beta != 1:
-        return None
-    if name == "gelu":
-        approximate = node.kwargs.get("approximate", "none") if module is None else module.approximate
-        return "gelu" if approximate == "none" else "gelu_tanh", None
-    if name not in _PARAMETERS:
-        return None if name is None else (name, None)
-    key, default = _PARAMETERS[name]
-    called: Any = node.kwargs.get(key, node.args[1] if len(node.args) > 1 else default)
-    return name, float(called if module is None else getattr(module, key))
+_PARAMETERS = {"leaky_relu": "negative_slope", "elu": "alpha"}
 
 
 @dataclass(frozen=True)
@@ -205,28 +173,17 @@ class FrontLayers:
     def activate(self) -> Activation:
         """(σ, σ') at z."""
         known = ACTIVATIONS[self.activation]
-        return known if self.parameter is None else partial(known, **{_PARAMETERS[self.activation][0]: self.parameter})
+        return known if self.parameter is None else partial(known, **{_PARAMETERS[self.activation]: self.parameter})
 
 
 @dataclass(frozen=True)
 class DenseNetwork(FrontLayers):
-    """The layers of a plain MLP: the same activation lies between all of them, and nothing beside."""
-
-    @property
-    def has_closed_form(self) -> bool:
-        """Whether `run` and `pull_back` give the gradients of all parameters: no BatchNorm, and a known σ''."""
-        return self.activation in CURVATURES and not any(self.norms)
+    """The layers of a plain MLP: the same activation of `CURVATURES` lies between all of them, and nothing beside."""
 
     def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
-        """Return W_l, as `product` has it, and b_l of every layer at the parameters `state`, BatchNorm folded in."""
-        found = []
-        for name, bias_name, norm in zip(self.weights, self.biases, self.norms, strict=True):
-            weight, bias = state[name], None if bias_name is None else state[bias_name]
-            if norm is not None:
-                scale, shift = norm.scale_and_shift(state)
-                weight, bias = scale[:, None] * weight, shift if bias is None else scale * bias + shift
-            found.append(Layer(product(weight), bias))
-        return found
+        """Return W_l, as `product` has it, and b_l of every layer at the parameters `state`."""
+        names = zip(self.weights, self.biases, strict=True)
+        return [Layer(product(state[weight]), None if bias is None else state[bias]) for weight, bias in names]
 
     def forward(self, state: State, images: Tensor, beta: Beta = None) -> Tensor:
         """Return outputs (M, K) for images (M, C, H, W)."""
@@ -272,57 +229,3 @@ class DenseNetwork(FrontLayers):
             inputs.append(value)
             slopes.append(slope)
         return inputs, slopes
-
-
-def find_dense_network(model: nn.Module, input_shape: tuple[int, int, int]) -> DenseNetwork | None:
-    """Find the plain MLP that `model` is, checked against it on random inputs, or None."""
-    try:
-        traced = fx.symbolic_trace(model)
-    except Exception:  # user code under a tracer may raise anything; such a model takes the general path
-        return None
-    network = _read_chain(traced)
-    if network is None:
-        return None
-    state = {name: tensor.detach().cpu().double() for name, tensor in model.state_dict().items()}
-    images = random_images(input_shape, 4, torch.float64)
-    with torch.no_grad(), evaluating(model):
-        try:
-            expected = run_network(model, state, images)
-            found = network.forward(state, images)
-        except RuntimeError:  # shapes do not chain as read
-            return None
-    return network if found.shape == expected.shape and torch.allclose(found, expected, atol=1e-9) else None
-
-
-def _read_chain(traced: fx.GraphModule) -> DenseNetwork | None:
-    weights: list[str] = []
-    biases: list[str | None] = []
-    norms: list[BatchNorm | None] = []
-    activations: list[_Called] = []
-    modules = dict(traced.named_modules())
-    for node in traced.graph.nodes:
-        if node.op in ("placeholder", "output"):
-            continue
-        module = modules.get(node.target) if node.op == "call_module" else None
-        activation = _activation_of(node, module)
-        behind_linear = len(activations) == len(weights) - 1  # the last layer has no activation yet
-        if isinstance(module, _PASSED_OVER) or (module is None and node.target in _RESHAPES):
-            continue
-        if isinstance(module, nn.Linear) and makes_weight(module):
-            return None
-        if isinstance(module, nn.Linear) and not behind_linear and f"{node.target}.weight" not in weights:
-            weights.append(f"{node.target}.weight")
-            biases.append(None if module.bias is None else f"{node.target}.bias")
-            norms.append(None)
-        elif isinstance(module, nn.BatchNorm1d) and behind_linear and norms[-1] is None:
-            norms[-1] = BatchNorm.of(str(node.target), module)
-            if norms[-1] is None:
-                return None
-        elif activation is not None and behind_linear:
-            activations.append(activation)
-        else:
-            return None
-    if len(activations) == len(weights) or len(set(activations)) > 1:
-        return None
-    name, parameter = activations[0] if activations else ("relu", None)
-    return DenseNetwork(tuple(weights), tuple(biases), tuple(norms), name, parameter)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,6 @@ from attacks.interface.torch_tools import cast_state
 
 Hook = Callable[..., Any]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
-Visit = Callable[[str, Tensor, Tensor], None]
-"""Called with (name of the layer, its input, its output) in every call of a watched layer; both are copies."""
 HOOKED = "saves tensors by hooks, as torch.utils.checkpoint and save_on_cpu do"
 BEYOND = {  # in errors of torch: what a network does that attacks cannot follow
     HOOKED: HOOKED,
@@ -48,7 +46,7 @@ def most_exact_type(model: nn.Module, images: Tensor) -> torch.dtype:
     """Return float64, or the network's own type where its code takes no other. images: (N, C, H, W), to try with."""
     state = cast_state(model.state_dict(), images.device, torch.float64)
     try:
-        probe(model, images[:2].double(), {}, lambda name, given, output: None, state)
+        probe(model, images[:2].double(), {}, state)
     except (RuntimeError, AssertionError, TypeError, ValueError):
         return next(model.parameters()).dtype
     return torch.float64
@@ -168,23 +166,29 @@ def watched(modules: Mapping[str, nn.Module], hook: Callable[[str], Hook], befor
             handle.remove()
 
 
+class Call(NamedTuple):
+    """A call of a layer: its name, its input and its output. Both are copies, as what follows may change them."""
+
+    name: str
+    given: Tensor
+    gave: Tensor
+
+
 def probe(
-    model: nn.Module, images: Tensor, layers: Mapping[str, nn.Module], visit: Visit, state: State | None = None
-) -> Tensor:
-    """Return the outputs for images (N, C, H, W) in evaluation mode, without graph; `visit` sees every call of
-    `layers`.
+    model: nn.Module, images: Tensor, layers: Mapping[str, nn.Module], state: State | None = None
+) -> tuple[Tensor, list[Call]]:
+    """Return (the outputs for images (N, C, H, W) in evaluation mode, without graph, the calls of `layers` in order).
 
     state: the parameters to run with, and where; by default the network's own, to which the images are then moved.
-    What follows a layer may change its input or output in place: `visit` has copies from before that.
     """
     images = images if state is not None else images.to(next(model.parameters()))
+    calls, copied = list[Call](), partial(captured, dtype=images.dtype)
 
     def hook(name: str) -> Hook:
-        copied = partial(captured, dtype=images.dtype)
-        return lambda module, inputs, output: visit(name, copied(inputs[0]), copied(output))
+        return lambda module, inputs, output: calls.append(Call(name, copied(inputs[0]), copied(output)))
 
     with watched(layers, hook), evaluating(model), torch.no_grad():
-        return scores_of(model(as_fed(images))) if state is None else run_network(model, state, images)
+        return scores_of(model(as_fed(images))) if state is None else run_network(model, state, images), calls
 
 
 def check_differentiable(attack: str, model: nn.Module, input_shape: tuple[int, int, int]) -> None:
@@ -212,7 +216,7 @@ def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:
 
 def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
     """Return K, how many numbers the network gives for one image."""
-    return probe(model, torch.zeros(1, *input_shape), {}, lambda name, given, output: None).numel()
+    return probe(model, torch.zeros(1, *input_shape), {})[0].numel()
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -245,30 +249,22 @@ class InputLayer:
 
 def find_input_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> InputLayer | None:
     """Find the input layer by what every linear layer is given and gives, whatever surrounds it; None without one."""
-    found: list[InputLayer] = []
     layers, images = linear_layers(model), random_images(input_shape)
-
-    def visit(name: str, given: Tensor, output: Tensor) -> None:
+    for name, given, gave in probe(model, images, layers)[1]:
         if given.shape == (2, images[0].numel()) and torch.equal(given.cpu(), images.flatten(1).to(given.dtype)):
-            weight, bias = layers[name].weight, cast(Tensor | None, layers[name].bias)
+            weight, bias = layers[name].weight.detach(), cast(Tensor | None, layers[name].bias)
             product = given @ weight.T
-            scale = float((product * (output if bias is None else output - bias)).sum() / (product**2).sum())
+            scale = float((product * (gave if bias is None else gave - bias.detach())).sum() / (product**2).sum())
             own = parameter_names(name)
-            found.append(InputLayer(own[0], None if bias is None else own[1], scale))
-
-    probe(model, images, layers, visit)
-    return found[0] if found else None
+            return InputLayer(own[0], None if bias is None else own[1], scale)
+    return None
 
 
 def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> str | None:
     """Find the name of the linear layer whose output, or its log-softmax, is the network's; None without one."""
-    given: dict[str, Tensor] = {}
-
-    def visit(name: str, _: Tensor, output: Tensor) -> None:
-        given[name] = output
-
-    result = probe(model, random_images(input_shape), linear_layers(model), visit)
-    for name, outputs in given.items():
+    result, calls = probe(model, random_images(input_shape), linear_layers(model))
+    last = {call.name: call.gave for call in calls}
+    for name, outputs in last.items():
         if outputs.shape == result.shape and (outputs.equal(result) or F.log_softmax(outputs, -1).equal(result)):
             return name
     return None

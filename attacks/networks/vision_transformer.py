@@ -48,13 +48,10 @@ def find_patch_embedding(model: nn.Module, input_shape: tuple[int, int, int]) ->
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     images = _placing_images(input_shape)
     fed: dict[str, list[Tensor]] = {}
-
-    def visit(name: str, given: Tensor, output: Tensor) -> None:
+    for name, given, _ in probe(model, images, layers)[1]:
         patches = _patches(layers[name], given)
         if patches is not None and patches.shape[0] == len(images) and patches[0].numel() == images[0].numel():
             fed.setdefault(name, []).append(patches.double().cpu())
-
-    probe(model, images, layers, visit)
     for name, calls in fed.items():
         if len(calls) == 1 and calls[0].shape[1] > 1 and (placed := _placed(calls[0], images)) is not None:
             weight, bias = parameter_names(name)

@@ -21,6 +21,7 @@ from attacks.networks.mlp import Beta, DenseNetwork, DensePass
 from attacks.networks.products import Product, break_even_rank, compress, pack
 
 Terms = tuple[Tensor, Tensor, Tensor]  # a scalar with its gradients in D and A, or in images and duals
+Term = Callable[[Tensor, Tensor], Terms]
 
 
 class DenseObjective:
@@ -33,13 +34,14 @@ class DenseObjective:
         self.updates = self._updates(self.delta)
 
     def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
-        terms = [update.squared_distance for update in self.updates]
-        return _WithGradients.apply(images, duals, lambda x, alpha: self.value_and_gradients(terms, x, alpha, beta))
+        return self._summed([update.squared_distance for update in self.updates], images, duals, beta)
 
     def inner(self, direction: State, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         if self.kept is not None:
             direction = {name: value * self.kept[name] for name, value in direction.items()}
-        terms = [update.inner for update in self._updates(direction)]
+        return self._summed([update.inner for update in self._updates(direction)], images, duals, beta)
+
+    def _summed(self, terms: Sequence[Term], images: Tensor, duals: Tensor, beta: Beta) -> Tensor:
         return _WithGradients.apply(images, duals, lambda x, alpha: self.value_and_gradients(terms, x, alpha, beta))
 
     def gradient_sum(self, images: Tensor, duals: Tensor, beta: Beta) -> State:
@@ -53,9 +55,7 @@ class DenseObjective:
                     sums[bias] = d.sum(0)
         return sums if self.kept is None else {name: value * self.kept[name] for name, value in sums.items()}
 
-    def value_and_gradients(
-        self, terms: Sequence[Callable[[Tensor, Tensor], Terms]], images: Tensor, duals: Tensor, beta: Beta
-    ) -> Terms:
+    def value_and_gradients(self, terms: Sequence[Term], images: Tensor, duals: Tensor, beta: Beta) -> Terms:
         """Return Σ_l terms_l(D_l, A_l), a scalar, and its gradients in images and duals."""
         passes, factors = self._run(images, duals, beta)
         parts = [term(d, a) for term, (d, a) in zip(terms, factors, strict=True)]

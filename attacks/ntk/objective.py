@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from attacks.base import Solution
 from attacks.interface.observation import Observation, State
-from attacks.networks.mlp import Beta, DenseNetwork, find_dense_network, softplus
+from attacks.networks.front_layers import find_dense_network
+from attacks.networks.mlp import Beta, DenseNetwork, softplus
 from attacks.networks.probing import check_differentiable, run_network
 from attacks.networks.relaxation import RELUS, in_place_of_relu
 from attacks.ntk.mlp_objective import DenseObjective
@@ -168,9 +169,7 @@ def _in_closed_form(
     model: nn.Module, input_shape: tuple[int, int, int], trained: Collection[str]
 ) -> DenseNetwork | None:
     network = find_dense_network(model, input_shape)
-    if network is None or not network.has_closed_form or not {*network.weights, *network.biases}.issuperset(trained):
-        return None
-    return network
+    return network if network and {*network.weights, *network.biases}.issuperset(trained) else None
 
 
 def backward_in_batches(objective: Objective, images: Tensor, duals: Tensor, beta: Beta, batch_size: int) -> Tensor:

@@ -25,7 +25,7 @@ from attacks.scoring.images import (
     score_images,
     ssim,
 )
-from attacks.scoring.null import Null, ObservedScores, Others, permutation_null
+from attacks.scoring.null import Null, Others, permutation_null
 from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold, unmoved
 
 LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what was returned, looser than `recovered`
@@ -312,8 +312,8 @@ def score(
         classes=kinds[free],
     )
     counts = {"recovered": int(images.recovered.sum()), **exposure.counts}
-    observed = ObservedScores(leakage_by_image(images, floor).mean(), counts, kinds[private_rows], copies)
-    null = permutation_null(observed, others, generator)
+    leakage = float(leakage_by_image(images, floor).mean())
+    null = permutation_null(leakage, counts, kinds[private_rows], copies, others, generator)
     shown = torch.cat([reconstructed.clamp(0, 1), mean])[images.match[first]]  # −1 is the mean
     floors = (ssim(own, shown)[distinct.of], floor, guesses, mean_image, class_floor, recognized, size)
     return LeakageScore(images, *floors, least, exposure, null)

@@ -68,41 +68,31 @@ class Others:
         return match, distance
 
 
-@dataclass(frozen=True)
-class ObservedScores:
-    """What null sets are held against: leakage, and counts by their names.
-
-    classes: (D,) of the distinct private images, copies: (D,) how often each occurs.
-    """
-
-    leakage: float
-    counts: Mapping[str, int]
-    classes: np.ndarray
-    copies: np.ndarray
-
-
-def permutation_null(observed: ObservedScores, others: Others, generator: np.random.Generator) -> Null:
+def permutation_null(
+    leakage: float,
+    counts: Mapping[str, int],
+    classes: np.ndarray,
+    copies: np.ndarray,
+    others: Others,
+    generator: np.random.Generator,
+) -> Null:
     """Draw 99 sets of as many images of each class, with replacement, and see how often they are told as well as the
-    private ones: p = (1 + sets with at least the observed leakage, or count) / (1 + sets) (Phipson and Smyth 2010)."""
-    rows = {kind: np.flatnonzero(others.classes == kind) for kind in np.unique(observed.classes)}
-    if any(len(rows[kind]) < (observed.classes == kind).sum() for kind in rows):
+    private ones: p = (1 + sets with at least the observed leakage, or count) / (1 + sets) (Phipson and Smyth 2010).
+    classes: (D,) of the distinct private images. copies: (D,), how often each occurs."""
+    rows = {kind: np.flatnonzero(others.classes == kind) for kind in np.unique(classes)}
+    if any(len(rows[kind]) < (classes == kind).sum() for kind in rows):
         return Null()
     drawn = []
     for _ in range(SETS):
-        chosen = np.empty(len(observed.classes), dtype=int)
+        chosen = np.empty(len(classes), dtype=int)
         for kind in rows:
-            places = observed.classes == kind
-            chosen[places] = generator.choice(rows[kind], places.sum())
+            chosen[classes == kind] = generator.choice(rows[kind], (classes == kind).sum())
         once, of = np.unique(chosen, return_inverse=True)
-        drawn.append(others.drawn(once, np.bincount(of, observed.copies).astype(int)))
-    leakage = np.array([one for one, _ in drawn])
-    counts = {name: np.array([found[name] for _, found in drawn]) for name in observed.counts}
-    return Null(
-        float(counts["recovered"].mean()),
-        float(leakage.mean()),
-        p_value(observed.leakage, leakage),
-        {name: p_value(count, counts[name]) for name, count in observed.counts.items()},
-    )
+        drawn.append(others.drawn(once, np.bincount(of, copies).astype(int)))
+    leakages = np.array([one for one, _ in drawn])
+    found = {name: np.array([one[name] for _, one in drawn]) for name in counts}
+    p = {name: p_value(count, found[name]) for name, count in counts.items()}
+    return Null(float(found["recovered"].mean()), float(leakages.mean()), p_value(leakage, leakages), p)
 
 
 def p_value(observed: float, null: np.ndarray) -> float:

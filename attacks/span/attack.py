@@ -23,13 +23,13 @@ This file chooses the variant for a network and runs it, round by round where ne
                        for a client of one single_image
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
                        for what single ones were fed projections and places
-    joining.py         one result of several, and a joint polish of images and duals
+    joining.py         one result of several
     thresholds.py      every tuned constant, and what it was tuned on
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -38,14 +38,14 @@ from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
-from attacks.interface.options import NOT_NEGATIVE
 from attacks.networks.probing import check_differentiable, evaluating, makes_weight
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.joining import of_rounds, polish_jointly, told_and_untold
+from attacks.span.feature_space.update import NO_GAP
+from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
-from attacks.span.stages import RoundsApart
+from attacks.span.stages import RoundsApart, Variant
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
@@ -55,17 +55,6 @@ from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.span.variants.several_patches import SeveralVariant, networks_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.private_set import infer_pixel_mean
-
-SomeVariant = (
-    PixelVariant
-    | OneHiddenVariant
-    | FeatureVariant
-    | FewFeaturesVariant
-    | MapVariant
-    | VectorVariant
-    | PatchVariant
-    | SeveralVariant
-)
 
 
 @register
@@ -86,15 +75,12 @@ class SpanAttack(SearchOptions, Attack):
     polish: the last steps, at a tenth of the step size.
     rounds: most passes of the search.
     learning_rate: of Adam, in the coordinates of the span.
-    joint_polish: steps on images and duals together, with the reconstruction loss of the NTK attack, which also yields
-        the duals (0: none).
     device: auto, cpu or cuda.
     """
 
     name: ClassVar[str] = "span"
     vouches: ClassVar[bool] = True
 
-    joint_polish: Annotated[int, NOT_NEGATIVE] = 0
     device: str = "auto"
 
     def check_requirements(self, observation: Observation, knowledge: Knowledge) -> None:
@@ -125,19 +111,17 @@ class SpanAttack(SearchOptions, Attack):
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Read, search, accept, report and polish; each round alone where they do not share one private set."""
-        found = self._variant(observation, knowledge).attack(generator, progress)
-        if isinstance(found, RoundsApart):
+        """Read, search, accept and report; each round alone where they do not share one private set."""
+        try:
+            return self._variant(observation, knowledge).attack(generator, progress)
+        except RoundsApart as apart:
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union
-            rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in found.rounds]
-            joined = of_rounds(found, [self._attack(one, known, generator, progress) for one in rounds])
+            rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in apart.rounds]
+            joined = of_rounds(apart, [self._attack(one, known, generator, progress) for one in rounds])
             mean = knowledge.pixel_mean or infer_pixel_mean(rounds[0], knowledge.pixel_std)
             return replace(joined, pixel_mean=mean or ())
-        if self.joint_polish and len(found.images):
-            found = polish_jointly(observation, found, self.joint_polish).ranked()
-        return found
 
-    def _variant(self, observation: Observation, knowledge: Knowledge) -> SomeVariant:
+    def _variant(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant that suits a network in evaluation mode; raise InputError where none does."""
         patches = find_patch_embedding(observation.model, observation.input_shape)
         if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):
@@ -162,6 +146,8 @@ class SpanAttack(SearchOptions, Attack):
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)
-        few = has_few_features(network, math.prod(observation.input_shape))
-        features = FeatureVariant(observation, knowledge, self, network, few)
-        return FewFeaturesVariant(features) if few else features
+        features = FeatureVariant(observation, knowledge, self, network)
+        if has_few_features(network, math.prod(observation.input_shape)):
+            return FewFeaturesVariant(features)
+        knowledge.require(self.name, "num_private", because=NO_GAP)
+        return features

@@ -185,16 +185,9 @@ class DualSpace:
         if (many := zeros[zeros > enough]).numel():
             typical = float(many.median())
             enough = max(enough, typical - SPARSITY.below_typical * typical**0.5)
-        kept: list[int] = []
-        basis = directions.new_zeros(0, self.count)
-        counts = zeros.tolist()
-        for i in zeros.argsort(descending=True, stable=True).tolist():
-            rest = directions[i] - (directions[i] @ basis.T) @ basis
-            if counts[i] > enough and rest.norm() > SPARSITY.independent:
-                rest = rest - (rest @ basis.T) @ basis
-                basis = torch.cat([basis, (rest / rest.norm())[None]])
-                kept.append(i)
-        return torch.tensor(kept, dtype=torch.long, device=directions.device)
+        order = zeros.argsort(descending=True, stable=True)
+        order = order[zeros[order] > enough]
+        return order[independent(directions[order], SPARSITY.independent)]
 
     @cached_property
     def explained_zeros(self) -> float:
@@ -222,6 +215,19 @@ class DualSpace:
 def complement(directions: Tensor) -> Tensor:
     """Return an orthonormal basis (N − F, N) of what is orthogonal to F independent directions (F, N)."""
     return torch.linalg.qr(directions.T, mode="complete")[0][:, len(directions) :].T
+
+
+def independent(points: Tensor, share: float) -> list[int]:
+    """Return indices of the points (M, n) more than a share of whose length is outside the span of those before."""
+    kept: list[int] = []
+    basis = points[:0]
+    for i, point in enumerate(points):
+        rest = point - (point @ basis.T) @ basis
+        if rest.norm() > share * point.norm():
+            rest = rest - (rest @ basis.T) @ basis
+            basis = torch.cat([basis, (rest / rest.norm())[None]])
+            kept.append(i)
+    return kept
 
 
 def repeats(updates: Tensor, rounding: float) -> float:

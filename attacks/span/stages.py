@@ -27,16 +27,17 @@ class Evidence(Protocol):
         """Why no image may be returned; None where a search may return some."""
 
 
-@dataclass(frozen=True)
-class RoundsApart:
-    """Evidence that the rounds do not share one private set, as where clients take turns: each is attacked alone."""
+@dataclass(eq=False)
+class RoundsApart(Exception):
+    """The rounds do not share one private set, as where clients take turns: each has to be attacked alone.
+
+    rounds: indices of the pairs that images left a trace in.
+    together, most: how many images all rounds show together, and the one that shows most of them.
+    """
 
     rounds: tuple[int, ...]
-    """Indices of the pairs that images left a trace in."""
     together: int
-    """How many images all rounds show together."""
     most: int
-    """How many images the round shows that shows most of them."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Acceptance:
             held=self.held.reshape(-1, *shape),
             residual=self.residual,
             warnings=(*warnings, *(() if self.reason is None else (self.reason,))),
+            features=self.features,
             **{"relative_residual": self.relative_residual, "facts": self.facts, **more},
         )
 
@@ -92,11 +94,9 @@ class Variant(ABC, Generic[EvidenceType, CandidatesType]):
     Building a variant raises InputError where the network, or what the adversary knows, does not suffice.
     """
 
-    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
-        """Read, search, accept and report; only read where the rounds have to be attacked one by one."""
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
+        """Read, search, accept and report. Raises RoundsApart where the rounds have to be attacked one by one."""
         evidence = self.read(generator)
-        if isinstance(evidence, RoundsApart):
-            return evidence
         refusal = evidence.refusal
         if refusal is not None and refusal.hopeless:
             return self.report(evidence, Acceptance.none(refusal.reason))
@@ -107,8 +107,9 @@ class Variant(ABC, Generic[EvidenceType, CandidatesType]):
         return self.report(evidence, acceptance).ranked()
 
     @abstractmethod
-    def read(self, generator: torch.Generator) -> EvidenceType | RoundsApart:
-        """Read what the update shows, weight decay and known defenses undone. Raises InputError for one of zero."""
+    def read(self, generator: torch.Generator) -> EvidenceType:
+        """Read what the update shows, weight decay and known defenses undone. Raises InputError for one of zero, and
+        RoundsApart."""
 
     @abstractmethod
     def search(self, evidence: EvidenceType, generator: torch.Generator, progress: Progress) -> CandidatesType:

@@ -21,7 +21,7 @@ step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on 
 (seeds 300, 301, 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
 and 420 to 444), and not varied. `SEVERAL_PATCHES` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8: two
 images, seeds 1 to 8, 11002, 11007 and 11008; three, 12000 to 12003) and on three crops of a photograph, and not varied.
-`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`, `POLISH`
+`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`
 and `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on
 MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
 clients' with 30 each (docs/records/span_times.md has other seeds)."""
@@ -515,13 +515,6 @@ class PLACES(Thresholds):
     alike: float = 0.05  # of a map's length, by which another arrangement makes another map
     margin: float = 3.0  # nats by which an arrangement has to be likelier than every other
     most_misfit: float = 10.0  # in units of the noise: 3 to 7 of photographs, 18 to 25 of digits and noise
-
-
-class POLISH(Thresholds):
-    """The joint polish (`attacks.span.joining`)."""
-
-    dual_iterations: int = 60  # of conjugate gradients for the duals
-    rate: float = 1e-3  # step size of the images, and of the duals relative to their root mean square
 
 
 class SINGLE_IMAGE(Thresholds):

@@ -122,8 +122,7 @@ def round_to_sum(values: Tensor, total: int) -> Tensor:
 
 def _run(model: nn.Module, state: State, layer: str, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return (outputs (P, K), inputs of the last layer (P, D)) in float64 on the CPU."""
-    features: list[Tensor] = []
     layers, dtype = {layer: model.get_submodule(layer)}, most_exact_type(model, images)
     there = cast_state(state, torch.device("cpu"), dtype)
-    outputs = probe(model, images.to(dtype), layers, lambda name, given, output: features.append(given), there)
-    return outputs.reshape(len(images), -1).double(), features[0].double()
+    outputs, calls = probe(model, images.to(dtype), layers, there)
+    return outputs.reshape(len(images), -1).double(), calls[0].given.double()

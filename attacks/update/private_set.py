@@ -189,11 +189,8 @@ def image_capacity(observation: Observation) -> int:
         if isinstance(module, nn.Linear | nn.Conv2d) and parameter_names(name)[0] in observation.trainable
     }
     positions = dict.fromkeys(layers, 0)
-
-    def visit(name: str, given: Tensor, output: Tensor) -> None:
-        positions[name] += output.numel() // layers[name].weight.shape[0]
-
-    probe(observation.model, random_images(observation.input_shape, 1), layers, visit)
+    for name, _, gave in probe(observation.model, random_images(observation.input_shape, 1), layers)[1]:
+        positions[name] += gave.numel() // layers[name].weight.shape[0]
     ranks = {name: min(len(layer.weight) // getattr(layer, "groups", 1), layer.weight[0].numel())
              for name, layer in layers.items()}  # fmt: skip
     if most := max((ranks[name] // count for name, count in positions.items() if count), default=0):

@@ -40,7 +40,7 @@ Group = type[thresholds.Thresholds] | ModuleType | type[SearchOptions]
 SEARCHING: tuple[Group, ...] = (thresholds.SEARCH, thresholds.DECOY, SearchOptions)
 JUDGING: tuple[Group, ...] = (thresholds.EVIDENCE, thresholds.ACCEPTANCE, thresholds.CERTAINTY)
 ZEROS: tuple[Group, ...] = (thresholds.SPARSITY, thresholds.DUAL)
-# groups that no kind of client here uses: those of networks with convolutions, and the joint polish, which is off
+# groups that no kind of client here uses: those of networks with convolutions
 NOT_RUN = (
     thresholds.CONE,
     thresholds.CROWDED,
@@ -55,7 +55,6 @@ NOT_RUN = (
     thresholds.MAP_SEARCH,
     thresholds.MOMENTUM,
     thresholds.PATCHES,
-    thresholds.POLISH,
     thresholds.PLACES,
     thresholds.SEVERAL_PATCHES,
     thresholds.SINGLE_IMAGE,

@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks import ATTACKS, Knowledge, Observation, Reconstruction, get_attack
 from attacks.base import option_names
-from attacks.span import joining, thresholds
+from attacks.span import thresholds
 from attacks.span.feature_space.search import FeatureSearch
 from attacks.span.maps import search as map_search
 from tests.attacks.conftest import MEAN, client, digits, generator, mlp
@@ -99,10 +98,6 @@ def few_maps(budget: int) -> Context:
     return stack
 
 
-def few_joint_steps(budget: int) -> Context:
-    return mock.patch.object(joining, "fit_duals", partial(joining.fit_duals, iterations=budget))
-
-
 def wide() -> Observation:
     return client(mlp(128), digits(6), [torch.arange(3), torch.arange(3, 6)] * 3)
 
@@ -148,9 +143,6 @@ CASES = EVERY | {
         options={"optimizer": "lbfgs", "labels": "soft", "order": "fixed", "learning_rate": 1.0, "iterations": 1},
     ),
     "span, batches": Case("span", wide, Knowledge(), SLOW),
-    "span, joint polish": Case(
-        "span", lambda: client(mlp(64), digits(3), 5), Knowledge(), {"joint_polish": 2}, few_joint_steps
-    ),
     "span, mixtures": Case("span", lambda: observed(plain()), options={"steps": 1, "settle": 1, "polish": 1}),
     "span, tanh": Case("span", lambda: client(mlp(128, nn.Tanh), digits(3)), Knowledge(), SLOW),
     "span, noise": Case("span", noisy, Knowledge(num_private=3, noise_scale=0.05), SLOW),

@@ -21,7 +21,6 @@ DECIDES = {
     "attacks/span/feature_space/cone.py:_takes": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:_beside": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:silent_signals": "whether features of the host are certified",
-    "attacks/span/feature_space/cone.py:_contradicted": "whether features of the host are certified",
     "attacks/span/feature_space/cone.py:_is_nonnegative": "whether features of the host are certified",
     "attacks/span/feature_space/cone.py:_is_pinned": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:_left_without_one": "whether a vertex of a linear program is certified",

@@ -53,7 +53,7 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
             share = 0.0 if found.is_pinned_unpeeled(sharpened) else 1.0
         elif signal is not None and _is_pinned(rows.T, sharpened):
             # features may hold a share of images without a known signal: these do not shut where their signal is zero
-            share = _contradicted(factors, layer, sharpened, signal)
+            share = float((factors.left[_shut(factors, layer, sharpened)] @ signal).norm())
         if share < CONE.silent_share and _is_nonnegative(sharpened):
             features.append(sharpened.clamp_min(0))
             shares.append(share)
@@ -212,11 +212,6 @@ def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
     """Return which units moved and are shut by features (D,) beyond rounding, (W,) bool."""
     fed = layer[:, :-1] @ features + layer[:, -1]
     return (fed < -CONE.rounding * fed.square().mean().sqrt()) & (factors.left.abs().amax(1) > SMALLEST_VALUE)
-
-
-def _contradicted(factors: UpdateFactors, layer: Tensor, features: Tensor, signal: Tensor) -> float:
-    """Return the share of a signal (R,) that lies on units that features (D,) shut."""
-    return float((factors.left[_shut(factors, layer, features)] @ signal).norm())
 
 
 def _is_nonnegative(features: Tensor) -> bool:

@@ -31,7 +31,7 @@ from torch import Tensor
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import cast_state, descend, half_cosine_by_ratios
 from attacks.span.feature_space.network import FeatureNetwork
-from attacks.span.search.descent import descend_points, with_gradient
+from attacks.span.search.descent import descend_points
 from attacks.span.search.problems import outside
 from attacks.span.thresholds import FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
 
@@ -152,11 +152,14 @@ def roughness(images: Tensor) -> Tensor:
 
 def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: Descent) -> Tensor:
     """Minimize a loss (M,) of images (M, C, H, W) by Adam on a half cosine, each image's gradient of length 1."""
-    derived = with_gradient(loss)
 
     def of_length_one(x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = derived(x)
-        return value, gradient / gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value = loss(x)
+            (gradient,) = torch.autograd.grad(value.sum(), x)
+        length = gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
+        return value.detach(), gradient / length
 
     return descend_points(of_length_one, images, descent)
 

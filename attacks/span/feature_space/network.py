@@ -74,19 +74,18 @@ class FeatureNetwork:
 def find_feature_network(model: nn.Module, input_shape: tuple[int, int, int]) -> FeatureNetwork | None:
     """Find the fully connected layers of a model by watching its linear layers on random images. None if no layer is
     fed one vector per image, or if the first that is sees the pixels."""
-    seen: list[tuple[str, Tensor, Tensor]] = []
     images = random_images(input_shape, PROBES)
-    probe(model, images, linear_layers(model), lambda *call: seen.append(call))
-    seen = [(name, fed, given) for name, fed, given in seen if fed.dim() == 2 and len(fed) == PROBES]
-    names = tuple(name for name, _, _ in seen)
+    _, calls = probe(model, images, linear_layers(model))
+    seen = [call for call in calls if call.given.dim() == 2 and len(call.given) == PROBES]
+    names = tuple(call.name for call in seen)
     if not seen or len(set(names)) < len(names):  # a layer that is used twice has no single input
         return None
-    features = seen[0][1]
+    features = seen[0].given
     if torch.equal(features, images.flatten(1).to(features)):
         return None
     activation = None
-    if len(seen) > 1 and seen[0][2].shape == seen[1][1].shape:
-        given, fed = seen[0][2], seen[1][1]
+    if len(seen) > 1 and seen[0].gave.shape == seen[1].given.shape:
+        given, fed = seen[0].gave, seen[1].given
         alike = (own for own in ACTIVATIONS.values() if torch.allclose(own(given, None)[0], fed, atol=1e-5))
         activation = next(alike, None)
     return FeatureNetwork(model, names, activation, bool((features >= 0).all()))

@@ -29,7 +29,6 @@ from attacks.span.search.candidates import SearchOptions, decoys_of
 from attacks.span.search.descent import beside, descend_points, distinct
 from attacks.span.search.problems import AffineSpan, SpanProblem, SpanTest
 from attacks.span.thresholds import ACCEPTANCE, FEATURE, INVERSION, MOMENTUM, SEARCH, Descent
-from attacks.update.spectrum import layer_update
 
 
 @dataclass
@@ -186,7 +185,7 @@ class FeatureSearch:
         """Return distinct polished images (M, C, H, W), lowest ρ first; those found are deflated."""
         update, pixels, found = self.update, self.pixels, self.found.images
         number = int(FEATURE.inverted_per_missing * self.missing) + FEATURE.inverted_besides
-        features = None if update.test is None else self.feature_vectors(update.test, generator)[:number]
+        features = None if update.test is None else self.feature_vectors(generator)[:number]
         noise = torch.randn((number if features is None else len(features), *update.shape), generator=generator)
         images = INVERSION.start_deviation * noise.to(update.rows.device)
         if features is None:
@@ -208,14 +207,11 @@ class FeatureSearch:
         duals, gradient = self.update.factors.duals(jacobian, points)
         return FoundImages(images, duals, residual, gradient, torch.full_like(residual, self.step, dtype=torch.long))
 
-    def feature_vectors(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        """Find features (M, D) in the first layer's span of low ρ by the second's rows (k, W + 1), best first."""
-        update, network, found = self.update, self.update.network, self.found.images
-        first = layer_update(self.state, network.layers[0])
-        assert network.activation is not None
-        test = SpanTest(first, rows[None], network.activation)
+    def feature_vectors(self, generator: torch.Generator) -> Tensor:
+        """Find features (M, D) in the first layer's span of low ρ by the second's rows, best first."""
+        update, found, test = self.update, self.found.images, self.update.span_test(self.state)
         with torch.no_grad():
-            known = network.features(self.state, found) if len(found) else first[:0, :-1]
+            known = update.network.features(self.state, found) if len(found) else test.first[:0, :-1]
         span = update.factors.rows[: int(FEATURE.span_directions[self.idle] * update.count)]
         pool, deflated = known[:0], known
         for _ in range(FEATURE.searches_per_pass):

@@ -124,10 +124,9 @@ def pooled_layers(network: FeatureNetwork, state: State, shape: tuple[int, int, 
     the body is a chain of such layers and of nothing else."""
     state = {name: value.cpu() for name, value in state.items()}
     convolutions = {name: m for name, m in network.model.named_modules() if isinstance(m, nn.Conv2d)}
-    seen: list[tuple[str, Tensor, Tensor]] = []
     images = random_images(shape)
     features = network.features(state, images.to(state[f"{network.layers[0]}.weight"]))
-    probe(network.model, images, convolutions, lambda *call: seen.append(call), state)
+    _, seen = probe(network.model, images, convolutions, state)
     names = [name for name, _, _ in seen]
     if not seen or len(set(names)) < len(names) or not torch.equal(seen[0][1], images.to(seen[0][1])):
         return None

@@ -14,10 +14,12 @@ from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import count_outputs, random_images
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
-from attacks.span.search.problems import outside
+from attacks.span.search.problems import SpanTest, outside
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
 from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
+
+NO_GAP = "the spectrum of features has no gap at their number"
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class FeatureUpdate:
 
     @classmethod
     def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
-        """Read the first round that is not zero; without num_private, N is the rank where a gap shows it, else 0.
+        """Read the first round that is not zero; without num_private, N is the rank where a gap shows it.
 
-        Raises InputError where a layer did not move.
+        Raises InputError where none does, and where a layer did not move.
         """
         observation, ignored = observation.one_round()
         device = next(network.model.parameters()).device
@@ -63,6 +65,8 @@ class FeatureUpdate:
             )
         factors, rows = _first_layer(updates[0])
         count = knowledge.num_private or len(rows) * factors.exact
+        if not count:
+            knowledge.require("span", "num_private", because=NO_GAP)
         tested = len(updates) > 1 and network.activation is not None
         return cls(
             network=network,
@@ -76,6 +80,11 @@ class FeatureUpdate:
             pixel_range=None if knowledge.pixel_mean is None else knowledge.input_bounds(rows),
             ignored=ignored,
         )
+
+    def span_test(self, state: State) -> SpanTest:
+        """Return the second layer's test of feature vectors (M, D) at the parameters `state`."""
+        assert self.test is not None and self.network.activation is not None
+        return SpanTest(layer_update(state, self.network.layers[0]), self.test[None], self.network.activation)
 
     @property
     def refusal(self) -> Refusal | None:

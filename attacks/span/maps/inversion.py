@@ -18,7 +18,7 @@ residual: they measure how much of an image its maps give back, and so whether i
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -104,11 +104,7 @@ class Inverted:
 
 
 def invert_maps(
-    target: MapTarget,
-    shape: tuple[int, int, int],
-    bounds: tuple[Tensor, Tensor] | None,
-    generator: torch.Generator,
-    progress: Progress = silent,
+    target: MapTarget, pixels: "PixelSpace", generator: torch.Generator, progress: Progress = silent
 ) -> Inverted | None:
     """Find images (M, C, H, W) whose maps are the wanted ones, by `MAP_INVERSION.descent` from several random starts in
     one batch; then as many decoys, from one start each. Where maps have fewer entries than pixels, the likeliest images
@@ -118,11 +114,10 @@ def invert_maps(
     None where the work would exceed `MAP_INVERSION.most_work`, or, for images that may be trusted, where a pilot, a
     short descent for the maps of a few decoys, ends no nearer to them than their mean colours, as with random weights.
 
-    shape: (C, H, W). bounds: lowest and highest value of the input, (1, C, 1, 1) each; pixels of range 1 are assumed
-    where they are not known. generator: of starts and decoys, on the CPU. progress: is told the residual.
+    generator: of starts and decoys, on the CPU. progress: is told the residual.
     """
-    own, pixels, wanted = MAP_INVERSION, PixelSpace(shape, bounds), target.wanted
-    few = wanted[0].numel() < math.prod(shape)
+    own, wanted = MAP_INVERSION, target.wanted
+    few = wanted[0].numel() < math.prod(pixels.shape)
     descent = _affordable(target, own.few_descent if few else own.descent)
     if descent is None:
         return None
@@ -141,10 +136,7 @@ def invert_maps(
     contrast = _length(_centred(images)) / _length(decoys).clamp_min(TINY)
     decoys = images.mean((2, 3), keepdim=True) + contrast.view(-1, 1, 1, 1) * decoys
     share = shared(progress, early + own.starts, 1, total)
-
-    def inverted(target: MapTarget) -> Tensor:
-        return _descended(target, pixels, descent, 1, generator, share)[0]
-
+    inverted = partial(_descended, pixels=pixels, descent=descent, starts=1, generator=generator, progress=share)
     return Inverted(images, residual, _decoy_error(target, decoys, residual, generator, inverted))
 
 
@@ -168,10 +160,7 @@ def decoys_lost(
 ) -> float:
     """Return the mean of ‖x − d‖ / ‖d − its mean colour‖ of images x from the exact maps of so many decoys d."""
     decoys = pixels.decoys(count, generator).to(target.wanted)
-
-    def inverted(target: MapTarget) -> Tensor:
-        return _descended(target, pixels, descent, 1, generator, progress)[0]
-
+    inverted = partial(_descended, pixels=pixels, descent=descent, starts=1, generator=generator, progress=progress)
     return float(_decoy_error(target, decoys, target.wanted.new_zeros(()), generator, inverted).mean())
 
 
@@ -193,7 +182,7 @@ def _decoy_error(
     decoys: Tensor,
     noise: Tensor,
     generator: torch.Generator,
-    inverted: Callable[[MapTarget], Tensor],
+    inverted: Callable[[MapTarget], tuple[Tensor, Tensor]],
 ) -> Tensor:
     """Return ‖x − d‖ / ‖d − its mean colour‖ (D,) of decoys d (D, C, H, W) inverted to x from maps with `noise`
     (D,)."""
@@ -201,7 +190,7 @@ def _decoy_error(
         maps = target.maps(decoys)
     drawn = torch.randn(maps.shape, generator=generator).to(maps).flatten(1)
     drawn = drawn * (noise * _length(maps) / _length(drawn))[:, None]
-    back = inverted(replace(target, wanted=maps + drawn.view_as(maps)))
+    back, _ = inverted(replace(target, wanted=maps + drawn.view_as(maps)))
     return _length(back - decoys) / _length(_centred(decoys)).clamp_min(TINY)
 
 
@@ -210,7 +199,7 @@ class PixelSpace:
     """The space of images.
 
     shape: (C, H, W).
-    bounds: lowest and highest value, (1, C, 1, 1) each, None where they are not known.
+    bounds: lowest and highest value, (1, C, 1, 1) each, None where they are not known: a range of 1 is assumed.
     """
 
     shape: tuple[int, int, int]

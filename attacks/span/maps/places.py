@@ -240,12 +240,10 @@ class _Evidence:
                 pull = pull - self._gram(n, m)[:, self._indices(other[None])[0]].sum(1)
         own = self._indices(tried)
         among = self.gram[n, n][own[:, :, None], own[:, None]].sum((1, 2))
-        heat = (self._unlikeliness(n, places[n]), self.misfit(places)) if tempered else (1.0, 1.0)
-        return self._of_map(n, tried) / max(1, heat[0]) + (pull[own].sum(1) - among / 2) / max(1, heat[1])
-
-    def _unlikeliness(self, n: int, own: Tensor) -> float:
-        """Return -2 A of an arrangement (P,) over the number of coordinates of a map."""
-        return -2 * float(self._of_map(n, own[None])) / self.axes
+        of_map, of_update = 1.0, 1.0
+        if tempered:  # -2 A over the number of coordinates of a map, and the misfit
+            of_map, of_update = -2 * float(self._of_map(n, places[n][None])) / self.axes, self.misfit(places)
+        return self._of_map(n, tried) / max(1, of_map) + (pull[own].sum(1) - among / 2) / max(1, of_update)
 
     def misfit(self, places: list[Tensor]) -> float:
         """Return the mean square of what is left of the update, in units of the noise."""

@@ -44,14 +44,9 @@ class Projection:
         assert isinstance(depthwise, nn.Conv2d)
         if len(decoys) * math.prod(self.size) * depthwise.weight.numel() > PLACES.most_entries:
             return None
-        seen: dict[str, tuple[Tensor, Tensor]] = {}
         layers = {name: self.model.get_submodule(name) for name in (self.depthwise, self.layer)}
         state, decoys = self._on_device(state, decoys)
-
-        def visit(name: str, given: Tensor, output: Tensor) -> None:
-            seen[name] = (given.cpu(), output.cpu())
-
-        probe(self.model, decoys, layers, visit, state)
+        seen = {name: (given.cpu(), gave.cpu()) for name, given, gave in probe(self.model, decoys, layers, state)[1]}
         (inputs, given), (maps, _) = seen[self.depthwise], seen[self.layer]
         slopes = _slopes(given.movedim(1, 0).flatten(1), maps.movedim(1, 0).flatten(1))
         if slopes is None:
@@ -97,10 +92,9 @@ class Projection:
 
 def find_projection(model: nn.Module, image_shape: tuple[int, int, int], layer: VectorLayer) -> Projection | None:
     """Return the layer, if it is 1x1 and the convolution in front of it is a depthwise one that makes its maps."""
-    calls: list[tuple[str, Tensor, Tensor]] = []
     kinds = (nn.Conv2d, nn.BatchNorm2d)
     watching = {name: module for name, module in model.named_modules() if isinstance(module, kinds)}
-    probe(model, random_images(image_shape), watching, lambda *call: calls.append(call))
+    _, calls = probe(model, random_images(image_shape), watching)
     at = [name for name, _, _ in calls].index(layer.name)
     before = [(name, given) for name, _, given in calls[:at] if isinstance(watching[name], nn.Conv2d)]
     _, maps, given = calls[at]
@@ -115,23 +109,12 @@ def find_projection(model: nn.Module, image_shape: tuple[int, int, int], layer: 
     return Projection(model, layer.name, depthwise, norm, size, image_shape)
 
 
-@dataclass(frozen=True)
-class Together:
-    """Maps that were put together of vectors.
-
-    maps: (N', C, h, w), those of which all places are told.
-    arranged: of all N images.
-    """
-
-    maps: Tensor
-    arranged: Arranged
-
-
 def put_together(
     projection: Projection, states: tuple[State, State], vectors: Tensor, decoys: Tensor, generator: torch.Generator
-) -> Together | str:
-    """Put together the maps of N images, or say why there are none. states: sent and returned. vectors: (N·P, C), all
-    that the projection was fed in one step, their lengths unknown where it has no bias."""
+) -> tuple[Tensor, Arranged] | str:
+    """Return (the maps (N', C, h, w) of those of N images of which all places are told, how all were arranged), or say
+    why there are none. states: sent and returned. vectors: (N·P, C), all that the projection was fed in one step, their
+    lengths unknown where it has no bias."""
     sent, returned = (cast_state(state, torch.device("cpu"), torch.float32) for state in states)
     delta = {name: returned[name] - sent[name] for name in sent if sent[name].is_floating_point()}
     pixels = vectors.cpu().float()
@@ -160,7 +143,7 @@ def put_together(
     of_images = torch.stack([pixels[one] for one in own])
     found = arrange(neighbours, of_images, torch.stack([gradients[one] for one in own]), update, generator)
     maps = torch.stack([one[order] for one, order in zip(of_images, found.places, strict=True)])
-    return Together(maps.mT.unflatten(2, projection.size)[found.certain], found)
+    return maps.mT.unflatten(2, projection.size)[found.certain], found
 
 
 def _lengths(projection: Projection, sent: State, delta: State, signals: Tensor) -> Tensor | None:

@@ -24,7 +24,7 @@ from torch.nn.functional import pad, relu
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
-from attacks.span.maps.network import MapNetwork, read_statistics
+from attacks.span.maps.network import MapNetwork, batch_statistics
 from attacks.span.maps.patches import PatchSpan
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
@@ -124,10 +124,9 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
     spectra |= {pair.second: _spectra(pair, pair.second, delta) for pair in pairs if pair.second not in spectra}
     ranks = [_ranks(pair, spectra, final) for pair in pairs]
     pair, found = min(zip(pairs, ranks, strict=True), key=lambda one: _preference(one[0], one[1], list(spectra)))
-    statistics = read_statistics(model, initial, final)
     # over several steps N is not known yet; a batch has two images at least
-    sent = initial if statistics is None else statistics.at(model, observation.input_shape, found.count or 2)
-    training_mode = statistics is not None or found.one_less
+    normalized = batch_statistics(model, initial, final, observation.input_shape, found.count or 2)
+    sent, training_mode = normalized or initial, normalized is not None or found.one_less
     rows = [part.float().to(device) for part in found.rows]
     fed = pair.between(sent, torch.zeros(1, *pair.shape, device=device))
     sizes = (pair.shape[1:], (fed.shape[2], fed.shape[3]))
@@ -183,18 +182,18 @@ def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> 
     the spectra of layers by name."""
     names, positions = (pair.first, pair.second), (pair.positions, pair.tested_positions)
     spectra = [found[name] for name in names]
-    rounding = [_rounding(final[f"{name}.weight"]) for name in names]
-    ranks = [max(_rank_at_gap(one, noise) for one in group) for group, noise in zip(spectra, rounding, strict=True)]
+    noises = [rounding_of(final[f"{name}.weight"]) for name in names]
+    ranks = [max(patch_rank(one, noise) for one in group) for group, noise in zip(spectra, noises, strict=True)]
     images, tested = map(_images, ranks, positions)
     if images is None or tested == (images[0], 0):
         images = tested
     count, less = images or (0, 0)
     patches = count * pair.positions - less
-    shown = 0 < patches < pair.most_rank and all(_is_rounding(one, patches, rounding[0]) for one in spectra[0])
+    shown = 0 < patches < pair.most_rank and all(_is_rounding(one, patches, noises[0]) for one in spectra[0])
     if shown:
         ranks[0] = patches
     rows = []
-    for rank, group, noise in zip(ranks, spectra, rounding, strict=True):
+    for rank, group, noise in zip(ranks, spectra, noises, strict=True):
         if not (shown and rank):  # what rounding does not hide, and no more than is worth its cost
             rank = min(max(int((spectrum.values > noise).sum()) for spectrum in group), MAP_KERNEL.most_rows)
         kept = [spectrum.vectors[:rank] for spectrum in group]
@@ -217,12 +216,7 @@ def _spectra(pair: MapNetwork, name: str, delta: State) -> list[Spectrum]:
     return [Spectrum.of(part) for part in update.flatten(1).view(groups, len(update) // groups, -1)]
 
 
-def patch_rank(spectrum: Spectrum, weight: Tensor) -> int:
-    """Return the rank of an update in front of the gap that ends at rounding, else 0. weight: as it came back."""
-    return _rank_at_gap(spectrum, _rounding(weight))
-
-
-def _rank_at_gap(spectrum: Spectrum, rounding: float) -> int:
+def patch_rank(spectrum: Spectrum, rounding: float) -> int:
     """Return the rank in front of the widest gap that ends at rounding, of the parameters and of the sums, or of a
     lesser one behind which all is noise; else 0."""
     if len(spectrum.values) < 2:
@@ -242,7 +236,7 @@ def _is_rounding(spectrum: Spectrum, rank: int, rounding: float) -> bool:
     return bool((spectrum.values[rank:] < MAP_KERNEL.floor * largest).all())
 
 
-def _rounding(weight: Tensor) -> float:
+def rounding_of(weight: Tensor) -> float:
     """Return the largest singular value that float32's rounding leaves in an update of a convolution (O, C, k, k)."""
     rows, columns = len(weight), weight[0].numel()
     deviation = float(weight.square().mean().sqrt()) * ROUNDING / 12**0.5

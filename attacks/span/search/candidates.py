@@ -137,14 +137,17 @@ class Candidates:
         directions, passed = self.directions[kept], self.passed[kept]
         return replace(self, directions=directions, passed=passed, loose=loose, residual=residual[order])
 
-    def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
-        """Return these with other loose candidates (M, in), distinct and best first, and thresholds from new decoys."""
-        loose = self.duals.images(self.duals.without(self.duals.coordinates(loose), self.directions))
-        loose = loose[loose.isfinite().all(1)] if self.missing else loose[:0]
+    def with_loose(self, loose: Tensor) -> "Candidates":
+        """Return these with other loose candidates (M, in), distinct ones, lowest ρ first."""
         residual = self.test.residual(loose.float())
         order = residual.argsort(stable=True)
         order = order[distinct(loose[order])]
-        ranked = replace(self, loose=loose[order], residual=residual[order])
+        return replace(self, loose=loose[order], residual=residual[order])
+
+    def _ranked(self, loose: Tensor, generator: torch.Generator) -> "Candidates":
+        """Return these with other loose candidates (M, in), distinct and best first, and thresholds from new decoys."""
+        loose = self.duals.images(self.duals.without(self.duals.coordinates(loose), self.directions))
+        ranked = self.with_loose(loose[loose.isfinite().all(1)] if self.missing else loose[:0])
         decoys = decoys_of(torch.cat([self.passed, ranked.loose[: self.missing]]), DECOY.number, generator)
         if not len(decoys):
             return ranked
@@ -233,11 +236,9 @@ def _refined(found: Candidates) -> Candidates:
     to move where they have to."""
     moved = _at_minima(found)
     real = ~moved.mixed()
-    return (
-        moved
-        if real.all()
-        else _at_minima(replace(moved, directions=moved.directions[real], passed=moved.passed[real]))
-    )
+    if real.all():
+        return moved
+    return _at_minima(replace(moved, directions=moved.directions[real], passed=moved.passed[real]))
 
 
 def _at_minima(found: Candidates) -> Candidates:
@@ -256,11 +257,7 @@ def _at_minima(found: Candidates) -> Candidates:
         torch.stack([points.settled(image) for image in part]) if len(part) else old
         for part, old in ((started, found.passed), (near, near))
     )
-    loose = torch.cat([loose, found.loose[len(near) :]])
-    residual = found.test.residual(loose.float())
-    order = residual.argsort(stable=True)
-    order = order[distinct(loose[order])]
-    return replace(found, passed=passed, loose=loose[order], residual=residual[order])
+    return replace(found, passed=passed).with_loose(torch.cat([loose, found.loose[len(near) :]]))
 
 
 def _past_midway(test: SpanTest, image: Tensor, missing: Tensor) -> Tensor:

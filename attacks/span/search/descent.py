@@ -15,23 +15,11 @@ import torch
 from torch import Tensor
 
 from attacks.interface.torch_tools import half_cosine
+from attacks.span.sparse_duals import independent
 from attacks.span.thresholds import EXTREME, SEARCH, Descent
 
 Loss = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The values (M,) of a function at points (M, …), each of which stands alone, and their gradients (M, …)."""
-
-
-def with_gradient(value: Callable[[Tensor], Tensor]) -> Loss:
-    """Return a loss, differentiated by torch, of a function of points (M, …) with values (M,)."""
-
-    def value_and_gradient(points: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            points = points.detach().requires_grad_()
-            values = value(points)
-            (gradient,) = torch.autograd.grad(values.sum(), points)
-        return values.detach(), gradient
-
-    return value_and_gradient
 
 
 def descend_points(
@@ -103,7 +91,8 @@ def extreme_images(
         return rows.new_zeros(0, len(low))
     found = torch.stack([point for point, _ in sure])
     found = found[distinct(found)]
-    return found[_independent(found)].to(rows)
+    points = torch.nn.functional.pad(found, (0, 1), value=1.0)  # a mixture is an affine combination
+    return found[independent(points, EXTREME.independent)].to(rows)
 
 
 class _Polytope:
@@ -157,16 +146,3 @@ class _Polytope:
                 return point, float(left.square().sum(1).max())
             at_end = still
         return vertex, 1.0
-
-
-def _independent(points: Tensor) -> list[int]:
-    """Return indices of the points (M, in) that are no affine combinations of those before them."""
-    kept: list[int] = []
-    basis = points.new_zeros(0, points.shape[1] + 1)
-    for i, point in enumerate(torch.nn.functional.pad(points, (0, 1), value=1.0)):
-        rest = point - (point @ basis.T) @ basis
-        if rest.norm() > EXTREME.independent * point.norm():
-            rest = rest - (rest @ basis.T) @ basis
-            basis = torch.cat([basis, (rest / rest.norm())[None]])
-            kept.append(i)
-    return kept

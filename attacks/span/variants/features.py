@@ -30,7 +30,6 @@ from attacks.span.feature_space.single_image import FoundImage, find_image, pool
 from attacks.span.feature_space.update import UNKNOWN, FeatureUpdate
 from attacks.span.maps.inversion import MapTarget, PixelSpace, decoys_lost, likeliest_images, shared
 from attacks.span.search.candidates import SearchOptions, decoys_of
-from attacks.span.search.problems import SpanTest
 from attacks.span.stages import Acceptance, Variant
 from attacks.span.thresholds import (
     CONE,
@@ -50,23 +49,13 @@ from attacks.update.spectrum import layer_update
 class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
     """Feature vectors in the span of the first fully connected layer's update, then the images that have them.
 
-    Only the first round whose update is not zero is used. num_private has to be known.
+    Only the first round whose update is not zero is used.
     """
 
     observation: Observation
     knowledge: Knowledge
     options: SearchOptions
     network: FeatureNetwork
-    counts: bool = False
-    """Whether N may be read off the update."""
-
-    def __post_init__(self) -> None:
-        if not self.counts:
-            self.require_count()
-
-    def require_count(self) -> None:
-        """Raise InputError where num_private is not known."""
-        self.knowledge.require("span", "num_private", because="the spectrum of features has no gap at their number")
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
         """Compute the row spaces of the first two fully connected layers' updates, and the first one's column space."""
@@ -162,10 +151,7 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def read(self, generator: torch.Generator) -> FeatureUpdate:
         """Compute the row spaces of the first two fully connected layers' updates."""
-        evidence = self.features.read(generator)
-        if not evidence.count:
-            self.features.require_count()
-        return evidence
+        return self.features.read(generator)
 
     def search(self, evidence: FeatureUpdate, generator: torch.Generator, progress: Progress) -> FoundFeatures:
         """Find the features of as many images as the update shows, and the likeliest images of those accepted."""
@@ -184,11 +170,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
         cone = self._cone(evidence, generator) or FoundFeatures(none, none.new_zeros(0), 0.0)
         if evidence.test is None or 2 * len(cone.features) > evidence.count:
             return cone
-        search = FeatureSearch.of(evidence, self.features.options)
-        features = search.feature_vectors(evidence.test, generator)
-        assert evidence.network.activation is not None
-        first = layer_update(evidence.initial, evidence.network.layers[0])
-        test = SpanTest(first, evidence.test[None], evidence.network.activation)
+        features = FeatureSearch.of(evidence, self.features.options).feature_vectors(generator)
+        test = evidence.span_test(evidence.initial)
         features = features[test.residual(features).argsort(stable=True)][: evidence.count]
         decoys = test.residual(decoys_of(features, FEATURE.decoys, generator))
         usual = float(decoys.quantile(FEATURE.accepting_quantile)) if len(decoys) else 0.0
@@ -237,9 +220,8 @@ class FewFeaturesVariant(Variant[FeatureUpdate, FoundFeatures]):
 
     def report(self, evidence: FeatureUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return the images, with the ρ of their features as residual, and all accepted features."""
-        found = self.features.report(evidence, acceptance)
         said = () if acceptance.reason is None else (acceptance.reason,)
-        return replace(found, features=acceptance.features, warnings=(*evidence.ignored, *said))
+        return replace(self.features.report(evidence, acceptance), warnings=(*evidence.ignored, *said))
 
     def _cone(self, evidence: FeatureUpdate, generator: torch.Generator) -> FoundFeatures | None:
         """Return the features that one step's signals certify; None if features may be negative or no ReLU follows."""

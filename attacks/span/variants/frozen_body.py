@@ -104,7 +104,7 @@ class FrozenBodyVariant(PixelVariant):
             lost = f"; {left} images are not returned: their features leave other images open" if left else ""
             warnings += (f"{told}, and inverted{lost}",)
         images, held = (part.reshape(-1, *self.whole.input_shape) for part in (acceptance.images, acceptance.held))
-        return replace(found, images=images, held=held, warnings=warnings, features=acceptance.features)
+        return replace(found, images=images, held=held, warnings=warnings)
 
 
 def head_of(observation: Observation, network: FeatureNetwork) -> Observation | None:

@@ -21,9 +21,9 @@ from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_
 from attacks.span.maps.network import MapNetwork, find_map_networks
 from attacks.span.maps.search import MapCandidates, find_maps
 from attacks.span.maps.update import MapUpdate, at_parameters_sent, moved_pairs, read_update
-from attacks.span.stages import Acceptance, RoundsApart, Variant
+from attacks.span.stages import Acceptance, Variant
 from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
-from attacks.span.variants.vectors import VectorVariant, has_features, number_of_features, vector_layers_of
+from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,24 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
     knowledge: Knowledge
     networks: tuple[MapNetwork, ...]
 
-    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
         """Find maps and images; where the first pair misses maps, of the pair with the fewest unknowns, if it gives
         more maps and no fewer images; where a pair does not show N, or gives no map, find vectors of single layers."""
         layers = vector_layers_of(self.observation)
+        vectors = VectorVariant(self.observation, self.knowledge, layers)
         if layers and not self._update.single_step:
-            found = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
-            return found if has_features(found) else super().attack(generator, progress)
+            found = vectors.attack(generator, progress)
+            return found if found.num_features else super().attack(generator, progress)
         found = super().attack(generator, progress)
-        if self._update.count is not None and number_of_features(found) < self._update.count:
+        if self._update.count is not None and found.num_features < self._update.count:
             simpler = self._simplest(self._update.count)
             if simpler != self._update.network:
                 other = replace(self, networks=(simpler,)).attack(generator, progress)
-                found = other if _gives_more(other, found) else found
-        if layers and not has_features(found):
-            vectors = VectorVariant(self.observation, self.knowledge, layers).attack(generator, progress)
-            return vectors if has_features(vectors) else found
+                more = other.num_features > found.num_features and len(other.images) >= len(found.images)
+                found = other if more else found
+        if layers and not found.num_features:
+            instead = vectors.attack(generator, progress)
+            return instead if instead.num_features else found
         return found
 
     def _simplest(self, count: int) -> MapNetwork:
@@ -89,10 +91,12 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         facts = constants_of(MAP_KERNEL, MAP_SEARCH, MAP_INVERSION) | _facts(evidence, candidates, accepted)
         maps, residual = candidates.maps[:accepted], candidates.residual[:accepted]
         if not accepted:
-            return Acceptance(maps, residual, _vetoed(evidence, candidates), 1.0, facts, features=maps)
+            return Acceptance(maps, residual, _vetoed(evidence, candidates), facts=facts, features=maps)
         found = self._inverted(evidence, maps, generator, progress)
-        kept = found.trusted
-        reason: str | None = None
+        kept, reason, at_sent = found.trusted, None, maps
+        if not evidence.single_step:
+            decoys = self._decoys(evidence, generator)
+            at_sent = at_parameters_sent(evidence, maps, found.images, kept, decoys)
         if not kept.all():
             why = "neither they nor known images come back from maps (random weights, too large a network?)"
             if maps[0].numel() < math.prod(self.observation.input_shape):
@@ -105,45 +109,30 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
             reason=reason,
             facts=facts | {"map_misfit": float(found.residual.nanmedian())},
             held=found.images[~kept & found.residual.isfinite()],
-            features=maps if evidence.single_step else self._at_sent(evidence, maps, found, generator),
+            features=at_sent,
         )
 
     def report(self, evidence: MapUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return images with ρ of their maps as residual, and the maps as features."""
-        shape, maps = self.observation.input_shape, acceptance.features
-        said = () if acceptance.reason is None else (acceptance.reason,)
-        if evidence.count is None and evidence.refusal is None:
-            number = ": the number of images is that of the maps that were accepted"
-            if maps is None or not len(maps):
-                number = f" or more images than {evidence.network.most_images}, as the rank shows no number of them"
-            said = (*said, f"several local steps{number}")
-        return Reconstruction(
-            images=acceptance.images.reshape(-1, *shape),
-            held=acceptance.held.reshape(-1, *shape),
-            features=maps,
-            residual=acceptance.residual,
-            pixel_mean=self.knowledge.pixel_mean or (),
-            num_inferred=evidence.count or (len(maps) if maps is not None else 0) or None,
-            warnings=(*evidence.warnings, *said),
-            facts=acceptance.facts,
+        found = acceptance.reported(
+            self.observation.input_shape, evidence.warnings, pixel_mean=self.knowledge.pixel_mean or ()
         )
+        found = replace(found, num_inferred=evidence.count or found.num_features or None)
+        if evidence.count is not None or evidence.refusal is not None:
+            return found
+        number = ": the number of images is that of the maps that were accepted"
+        if not found.num_features:
+            number = f" or more images than {evidence.network.most_images}, as the rank shows no number of them"
+        return replace(found, warnings=(*found.warnings, f"several local steps{number}"))
 
     def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator, progress: Progress) -> Inverted:
         """Find images with these maps at the parameters at which they were found; black ones with residuals of NaN
         where maps of this network cannot be inverted, or not at the price that is paid for it."""
         network, seen = evidence.network, evidence.seen
         target = MapTarget(lambda images: network.maps(seen, images), maps, network.cost())
-        space = self._pixels(maps)
-        found = invert_maps(target, space.shape, space.bounds, generator, progress)
-        if found is None:
-            nothing = maps.new_full((len(maps),), float("nan"))
-            return Inverted(maps.new_zeros(len(maps), *space.shape), nothing, nothing)
-        return found
-
-    def _at_sent(self, evidence: MapUpdate, maps: Tensor, found: Inverted, generator: torch.Generator) -> Tensor:
-        """Return the maps as they were before the steps that moved them."""
-        decoys = self._decoys(evidence, generator)
-        return at_parameters_sent(evidence, maps, found.images, found.trusted, decoys)
+        found = invert_maps(target, self._pixels(maps), generator, progress)
+        nothing = maps.new_full((len(maps),), float("nan"))
+        return found or Inverted(maps.new_zeros(len(maps), *self.observation.input_shape), nothing, nothing)
 
     def _decoys(self, evidence: MapUpdate, generator: torch.Generator) -> Tensor:
         """Return images of nobody: public ones where they are known, else synthetic ones."""
@@ -157,12 +146,6 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         known = self.knowledge
         bounds = None if known.pixel_mean is None else known.input_bounds(like)
         return PixelSpace(self.observation.input_shape, bounds)
-
-
-def _gives_more(one: Reconstruction | RoundsApart, other: Reconstruction | RoundsApart) -> bool:
-    """Return whether one result has more features than the other, and no fewer images."""
-    images = [len(found.images) if isinstance(found, Reconstruction) else 0 for found in (one, other)]
-    return number_of_features(one) > number_of_features(other) and images[0] >= images[1]
 
 
 def _tells(evidence: MapUpdate, candidates: MapCandidates) -> bool:

@@ -37,7 +37,7 @@ from attacks.span.own_units import OwnUnits, peel
 from attacks.span.search.descent import first_of_near
 from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
-from attacks.span.stages import Acceptance, Refusal, RoundsApart
+from attacks.span.stages import Acceptance, Refusal
 from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
 from attacks.span.variants.pixels import FirstLayerVariant
 
@@ -141,10 +141,9 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
                 "trace at every unit (use 'gradient_matching')"
             )
 
-    def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
+    def read(self, generator: torch.Generator) -> PixelEvidence:
         one, ignored = self.observation.one_round()
         evidence = super(OneHiddenVariant, replace(self, observation=one)).read(generator)
-        assert isinstance(evidence, PixelEvidence)  # one round does not come apart
         defense = evidence.defense
         return replace(evidence, defense=replace(defense, layers=defense.layers.noting(ignored, {})))
 

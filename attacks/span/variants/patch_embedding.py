@@ -20,7 +20,6 @@ Several images after one step are searched (`attacks.span.variants.several_patch
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -29,25 +28,21 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation
 from attacks.networks.vision_transformer import PatchEmbedding
-from attacks.span.stages import Acceptance, Refusal, RoundsApart, Variant
+from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import PATCHES, constants_of
 from attacks.span.variants.several_patches import PatchSignals, SeveralVariant, networks_of
 from attacks.update.spectrum import TINY, Spectrum
 
 
 @dataclass(frozen=True)
-class PatchUpdate:
-    """The update of a patch embedding and its positions, weight decay undone, in float64.
+class PatchUpdate(PatchSignals):
+    """The update of a patch embedding and its positions, and what shows how many images it holds.
 
-    weight: ΔW (D, n).
-    positions: ΔE (P, D).
     bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it; None without a trained bias.
     rank: of [ΔW | Δb].
     decay: 1 − κ of W.
     """
 
-    weight: Tensor
-    positions: Tensor
     bias_misfit: float | None
     rank: int
     decay: float
@@ -113,22 +108,17 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
                 "(use 'ntk')"
             )
 
-    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction | RoundsApart:
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
         """Find the image; where the update shows several, those that a later layer tells."""
         evidence = self.read(generator)
         several = evidence.refusal is None and (evidence.count or 1) > 1
         networks = networks_of(self.observation, self.embedding) if several else ()
         if not networks:
             return super().attack(generator, progress)
-        signals = PatchSignals(evidence.weight, evidence.positions)
-        return SeveralVariant(self.observation, self.embedding, networks, signals).attack(generator, progress)
+        return SeveralVariant(self.observation, self.embedding, networks, evidence).attack(generator, progress)
 
     def read(self, generator: torch.Generator) -> PatchUpdate:
         """Read the updates of the embedding and of its positions, without weight decay."""
-        return self._update
-
-    @cached_property
-    def _update(self) -> PatchUpdate:
         observation, ignored = self.observation.one_round()
         own, initial, delta = self.embedding, observation.initial, observation.delta()
         assert own.positions is not None and own.rows is not None

@@ -79,9 +79,9 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
         has_zeros = has_zeros and not any(0 in layers for layers in mixed)
         return cls(replace(observation, pairs=pairs), knowledge, options, network, has_zeros)
 
-    def read(self, generator: torch.Generator) -> PixelEvidence | RoundsApart:
-        """Compute the row spaces of the first two layers' updates; weight decay and a known defense are undone. Returns
-        `RoundsApart` if the rounds hold different images, so that each has to be attacked alone."""
+    def read(self, generator: torch.Generator) -> PixelEvidence:
+        """Compute the row spaces of the first two layers' updates; weight decay and a known defense are undone. Raises
+        RoundsApart if the rounds hold different images."""
         rounds = rounds_with_images(self.observation, self.network)
         observation = replace(self.observation, pairs=tuple(self.observation.pairs[r] for r in rounds))
         device = next(observation.model.parameters()).device
@@ -92,7 +92,7 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
         if len(rounds) > 1 and not looks_like_adam(defense, spectrum, inferred):
             most = defense.layers.most_images()
             if most < EVIDENCE.shared_images * inferred:
-                return RoundsApart(rounds, inferred, most)
+                raise RoundsApart(rounds, inferred, most)
         return self.evidence_type.of(defense, spectrum, inferred, self.knowledge.num_private, self.has_zeros)
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:

@@ -29,12 +29,13 @@ from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import find_output_layer, run_network
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.maps.inversion import PixelSpace
-from attacks.span.maps.network import MapNetwork, find_map_networks
+from attacks.span.maps.network import MapNetwork
 from attacks.span.maps.patches import geometry
 from attacks.span.maps.search import Aim, MapCandidates, find_maps, lowered, with_others
 from attacks.span.maps.update import MapUpdate, read_update
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, SEVERAL_PATCHES, constants_of
+from attacks.span.variants.maps import map_networks_of
 
 
 @dataclass(frozen=True)
@@ -248,10 +249,4 @@ def _put_back(maps: MapUpdate, patches: Tensor) -> Tensor:
 
 def networks_of(observation: Observation, embedding: PatchEmbedding) -> tuple[MapNetwork, ...]:
     """Find the pairs whose first layer is a patch embedding by convolution, and both of which were trained."""
-    pairs = find_map_networks(observation.model, observation.input_shape)
-    trained = set(observation.trainable)
-    return tuple(
-        pair
-        for pair in pairs
-        if f"{pair.first}.weight" == embedding.weight and {embedding.weight, f"{pair.second}.weight"} <= trained
-    )
+    return tuple(pair for pair in map_networks_of(observation) if f"{pair.first}.weight" == embedding.weight)

@@ -7,7 +7,7 @@ convolution, they are put together to maps (`attacks.span.maps.projections`).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ from torch import Tensor
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.probing import evaluating
 from attacks.span.feature_space.cone import cone_vectors
 from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.network import VectorLayer, find_vector_layers
-from attacks.span.maps.projections import Together, find_projection, put_together
-from attacks.span.maps.update import patch_rank
-from attacks.span.stages import Acceptance, Refusal, RoundsApart, Variant
+from attacks.span.maps.places import Arranged
+from attacks.span.maps.projections import find_projection, put_together
+from attacks.span.maps.update import patch_rank, rounding_of
+from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import CONE, PLACES, constants_of
 from attacks.update.spectrum import Spectrum, layer_update
 
@@ -76,7 +76,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         for layer in self.layers:
             update = layer_update(delta, layer.name)
             spectrum = Spectrum.of(update)
-            rank = patch_rank(spectrum, final[f"{layer.name}.weight"].to(update.device, torch.float32))
+            rank = patch_rank(spectrum, rounding_of(final[f"{layer.name}.weight"].to(update.device, torch.float32)))
             # signals that depend on one another leave sums of vectors, nonnegative ones too: a rank that is not whole
             if 0 < rank < layer.most_rank and rank % layer.positions == 0:
                 rows = spectrum.vectors[:rank]
@@ -112,24 +112,24 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
         nothing, features = vectors.new_zeros(0), vectors[:certified].float()
         count = f"{certified} of {len(evidence.rows[best])}"
         said = f"no image is returned: {count} vectors that {layer.name!r} was fed are certified"
-        together: Together | str = "not all of them were found"
+        together: tuple[Tensor, Arranged] | str = "not all of them were found"
         if len(vectors) == len(evidence.rows[best]):
             together = self._together(layer, vectors, generator)
-        if isinstance(together, Together):
-            certain = len(together.maps)
-            facts |= constants_of(PLACES) | {
-                "maps_accepted": float(certain),
-                "places_margin": float(together.arranged.margin.min()),
-                "places_misfit": together.arranged.misfit,
-            }
-            reason = f"{said}, and put together to {certain} of {evidence.count} maps"
-            if certain:
-                features = together.maps
-        else:
+        if isinstance(together, str):
             reason = f"{said}, but not where in an image they belong: {together}"
-        return Acceptance(nothing, nothing, reason, facts=facts, features=features)
+            return Acceptance(nothing, nothing, reason, facts=facts, features=features)
+        maps, arranged = together
+        facts |= constants_of(PLACES) | {
+            "maps_accepted": float(len(maps)),
+            "places_margin": float(arranged.margin.min()),
+            "places_misfit": arranged.misfit,
+        }
+        reason = f"{said}, and put together to {len(maps)} of {evidence.count} maps"
+        return Acceptance(nothing, nothing, reason, facts=facts, features=maps if len(maps) else features)
 
-    def _together(self, layer: VectorLayer, vectors: Tensor, generator: torch.Generator) -> Together | str:
+    def _together(
+        self, layer: VectorLayer, vectors: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Arranged] | str:
         """Make the maps of all vectors (F, D) of a layer, or say why there are none."""
         observation, _ = self.observation.one_round()
         model, shape, known = observation.model, observation.input_shape, self.knowledge
@@ -144,29 +144,11 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
     def report(self, evidence: VectorUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return no images, and maps or vectors as features."""
-        return Reconstruction(
-            images=torch.zeros(0, *self.observation.input_shape),
-            residual=torch.zeros(0),
-            features=acceptance.features,
-            num_inferred=evidence.count,
-            warnings=(*evidence.warnings, acceptance.reason or ""),
-            facts=acceptance.facts,
-        )
-
-
-def has_features(found: Reconstruction | RoundsApart) -> bool:
-    """Return whether a result has maps or vectors."""
-    return number_of_features(found) > 0
-
-
-def number_of_features(found: Reconstruction | RoundsApart) -> int:
-    """Count the maps or vectors of a result."""
-    return len(found.features) if isinstance(found, Reconstruction) and found.features is not None else 0
+        found = acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
+        return replace(found, held=None)
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
     """Find the convolutions behind a ReLU that were trained and may tell the vectors they are fed."""
-    trained = set(observation.trainable)
-    with evaluating(observation.model), torch.no_grad():
-        found = find_vector_layers(observation.model, observation.input_shape)
-    return tuple(layer for layer in found if f"{layer.name}.weight" in trained)
+    found = find_vector_layers(observation.model, observation.input_shape)
+    return tuple(layer for layer in found if f"{layer.name}.weight" in observation.trainable)

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.networks.mlp import ACTIVATIONS, find_dense_network
+from attacks.networks.front_layers import find_dense_network, read_front_layers
+from attacks.networks.mlp import ACTIVATIONS
 
 SHAPE = (1, 3, 4)
 
@@ -44,6 +45,25 @@ class DataDependent(nn.Module):
         return self.head(x.flatten(1)) if x.sum() > 0 else self.head(-x.flatten(1))
 
 
+class Scaled(nn.Module):
+    """A frozen factor, 1 here and something else in a checkpoint."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(12, 7), nn.Linear(7, 2)
+        self.factor = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.factor * torch.relu(self.hidden(x.flatten(1))))
+
+
+def tied() -> nn.Sequential:
+    """Two layers of the same weights."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 7))
+    model[5].weight = model[3].weight
+    return model.append(nn.ReLU()).append(nn.Linear(7, 2))
+
+
 @pytest.mark.parametrize(
     ("activation", "name"),
     [(nn.ReLU, "relu"), (nn.Tanh, "tanh"), (nn.Sigmoid, "sigmoid"), (nn.Softplus, "softplus")],
@@ -67,15 +87,17 @@ def test_sequential_is_recognized(activation, name):
     ],
 )
 def test_activations_are_read_with_their_parameter_and_are_torchs(layer, function, name, parameter):
-    found = [find_dense_network(model, SHAPE) for model in (linear_stack(lambda: layer), Functional(function))]
-    assert [(one.activation, one.parameter) for one in found] == [(name, parameter)] * 2
+    models = linear_stack(lambda: layer), Functional(function)
+    found = [read_front_layers(model, SHAPE) for model in models]
+    assert [one.activation for one in found] == [name] * 2
+    assert all(one.parameter == (parameter and pytest.approx(parameter, rel=1e-9)) for one in found)
     z = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)  # without 0, where ReLUs have a kink
     z = z[z.abs() > 1e-9]
     expected = layer(z)
     (slope,) = torch.autograd.grad(expected.sum(), z)
     value, own = found[0].activate(z.detach(), None)
     assert (value - expected).abs().max() < 1e-14 and (own - slope).abs().max() < 1e-12
-    assert not found[0].has_closed_form
+    assert all(find_dense_network(model, SHAPE) is None for model in models)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -97,13 +119,11 @@ def test_batchnorm_in_evaluation_mode_scales_and_shifts(affine, bias):
     if affine:
         nn.init.uniform_(norm.weight, -2, 2)
         nn.init.uniform_(norm.bias)
-    network = find_dense_network(model, SHAPE)
-    images, state = torch.randn(5, *SHAPE, dtype=torch.float64), model.state_dict()
-    assert (network.forward(state, images) - model.eval()(images)).abs().max() < 1e-12
-    scale, shift = network.norms[0].scale_and_shift(state)
+    network = read_front_layers(model, SHAPE)
+    scale, shift = network.norms[0].scale_and_shift(model.state_dict())
     z = torch.randn(5, 7, dtype=torch.float64)
-    assert (scale * z + shift - norm(z)).abs().max() < 1e-12
-    assert network.norms[1] is None and not network.has_closed_form
+    assert (scale * z + shift - norm.eval()(z)).abs().max() < 1e-12
+    assert network.norms[1] is None and find_dense_network(model, SHAPE) is None
 
 
 def test_dropout_is_passed_over():
@@ -146,6 +166,8 @@ def between(*layers: nn.Module) -> nn.Sequential:
         nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 2)),
         Residual(),
         DataDependent(),
+        Scaled(),
+        tied(),
         Functional(torch.relu, lambda x: x.view(x.size(0), -1) * 2),
         between(nn.ReLU(), nn.Linear(7, 7), nn.Tanh()),
         between(nn.LeakyReLU(0.1), nn.Linear(7, 7), nn.LeakyReLU(0.2)),

@@ -17,7 +17,7 @@ from attacks.kernel.empirical import (
 from attacks.kernel.hessian import hessian_norms
 from attacks.kernel.regime import OnImages, UpdateFacts
 from attacks.membership import MembershipTest
-from attacks.networks.mlp import find_dense_network
+from attacks.networks.front_layers import find_dense_network
 from attacks.networks.probing import (
     count_outputs,
     evaluating,
@@ -93,10 +93,11 @@ def test_layers_are_found_by_what_they_are_given_and_give():
 
 
 def test_a_probe_sees_every_call_before_it_can_be_changed_in_place():
-    model, seen = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(inplace=True)), []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(inplace=True))
     images = random_images((1, 2, 2), count=5)
-    outputs = probe(model, images, linear_layers(model), lambda name, given, output: seen.append(output.clone()))
-    assert torch.equal(seen[0].relu(), outputs) and (seen[0] < 0).any()
+    outputs, (call,) = probe(model, images, linear_layers(model))
+    assert call.name == "1" and torch.equal(call.given, images.flatten(1))
+    assert torch.equal(call.gave.relu(), outputs) and (call.gave < 0).any()
     assert torch.equal(images, random_images((1, 2, 2), count=5))
     assert not any(module._forward_hooks for module in model.modules())
 

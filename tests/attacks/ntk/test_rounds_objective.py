@@ -243,13 +243,3 @@ def test_kkt_says_that_it_reads_the_last_checkpoint_only(pairs_behind_a_convolut
     told = Knowledge(num_private=1, pixel_mean=(0.3,))
     found = get_attack("kkt", iterations=1).run(observation, told, torch.Generator().manual_seed(0))
     assert "only the last of 2 returned checkpoints is used" in found.warnings
-
-
-def test_a_joint_polish_explains_one_round_and_says_so():
-    """A plain network, whose images come from both rounds."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    observation = Observation(model, two_rounds(model), (1, 8, 8))
-    attack = get_attack("span", joint_polish=2, starts=50, rounds=3)
-    found = attack.run(observation, Knowledge(), torch.Generator().manual_seed(0))
-    assert len(found.images) and "joint_polish: only round 1 of 2 is used" in found.warnings

@@ -6,7 +6,7 @@ import torch
 
 from attacks.scoring.images import Gallery, Identification, Pool, count_images
 from attacks.scoring.leakage import score
-from attacks.scoring.null import ObservedScores, Others, p_value, permutation_null
+from attacks.scoring.null import Others, p_value, permutation_null
 from attacks.scoring.recognition import Views
 
 
@@ -171,10 +171,10 @@ def other_images(classes=(0, 0)):
     )  # fmt: skip
 
 
-def observed(leakage, classes=(0,), recovered=1):
-    return ObservedScores(
-        leakage, {"recovered": recovered, "held": 0}, np.array(classes), np.ones(len(classes), dtype=int)
-    )
+def null_of(others, classes=(0,)):
+    """Of a leakage of 0.4 and one image recovered."""
+    counts = {"recovered": 1, "held": 0}
+    return permutation_null(0.4, counts, np.array(classes), np.ones(len(classes), dtype=int), others, rng())
 
 
 def test_the_null_by_hand():
@@ -190,18 +190,18 @@ def test_the_null_by_hand():
         pytest.approx(3 * (1 - 1 / 9) / 4),
         {"recovered": 3, "held": 3},
     )
-    null = permutation_null(observed(0.4), others, rng())
+    null = null_of(others)
     assert null.leakage == pytest.approx(0.5 * null.recovered)
     assert null.p == null.count_p["recovered"] == pytest.approx((1 + 99 * null.recovered) / 100)
     assert null.count_p["held"] == 1.0
-    assert np.isnan(permutation_null(observed(0.4, classes=(0, 0, 0)), others, rng()).p)
+    assert np.isnan(null_of(others, classes=(0, 0, 0)).p)
 
 
 def test_the_null_draws_images_of_the_same_classes():
     """Of class 7 there is image 0 alone, which leaks 0.5 every time."""
-    null = permutation_null(observed(0.4, classes=(7,)), other_images(classes=(7, 3)), rng())
+    null = null_of(other_images(classes=(7, 3)), classes=(7,))
     assert (null.leakage, null.recovered, null.p) == (0.5, 1.0, 1.0)
-    assert np.isnan(permutation_null(observed(0.4, classes=(5,)), other_images(classes=(7, 3)), rng()).p)
+    assert np.isnan(null_of(other_images(classes=(7, 3)), classes=(5,)).p)
 
 
 def test_reconstructions_are_told_from_other_peoples_and_garbage_is_not():

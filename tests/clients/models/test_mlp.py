@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from attacks.networks.mlp import find_dense_network
+from attacks.networks.front_layers import read_front_layers
 from clients.config import ModelConfig
 from clients.models import build_model
 
@@ -26,7 +26,7 @@ def test_mlp_layers_and_truncated_lecun_weights():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "softplus", "gelu"])
 def test_attacks_read_the_layers_of_an_mlp(activation):
-    assert find_dense_network(build(activation=activation, dropout=0.1), SHAPE).activation == activation
+    assert read_front_layers(build(activation=activation, dropout=0.1), SHAPE).activation == activation
 
 
 def test_plain_lecun_reaches_beyond_two_deviations():

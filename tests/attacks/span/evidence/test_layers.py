@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attacks import InputError, Observation
-from attacks.networks.mlp import find_dense_network
+from attacks.networks.front_layers import read_front_layers
 from attacks.span.evidence.layers import FirstLayers, at_rest, rounds_with_images
 from attacks.update.spectrum import Spectrum
 from tests.attacks.conftest import digits
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def test_rounds_are_stacked_and_those_without_images_left_out():
     model = mlp(width=64)
     observation = history(model, [digits(4)] * 2)
-    network = find_dense_network(model, SHAPE)
+    network = read_front_layers(model, SHAPE)
     still = (observation.final, {**observation.final, "5.bias": observation.final["5.bias"] + 1})
     pairs = (observation.pairs[0], still, observation.pairs[1])
     assert rounds_with_images(Observation(model, pairs, SHAPE), network) == (0, 2)
@@ -34,7 +34,7 @@ def test_weight_decay_is_undone_and_said():
     model = mlp()
     observation = history(model, [digits(8)])
     shrunk = {name: value - 0.02 * observation.initial[name] for name, value in observation.final.items()}
-    network = find_dense_network(model, SHAPE)
+    network = read_front_layers(model, SHAPE)
     layers = FirstLayers.of(Observation(model, ((observation.initial, shrunk),), SHAPE), network, CPU)
     plain = FirstLayers.of(observation, network, CPU)
     assert (
@@ -60,7 +60,7 @@ def test_batchnorm_is_folded_into_what_the_activation_is_fed_and_not_into_the_up
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     fed.append(model[:3](images))
     observation = Observation(model, ((before, model.state_dict()),), SHAPE)
-    layers = FirstLayers.of(observation, find_dense_network(model, SHAPE), CPU)
+    layers = FirstLayers.of(observation, read_front_layers(model, SHAPE), CPU)
     for own, expected in zip(layers.fed, fed, strict=True):
         torch.testing.assert_close(points @ own.T, expected)
     torch.testing.assert_close(layers.change[:, :-1], observation.delta()["1.weight"])

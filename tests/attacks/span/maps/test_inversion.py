@@ -28,7 +28,7 @@ def few_steps(monkeypatch):
 def inverted(maps, images, seed=0):
     bounds = torch.full((1, 1, 1, 1), -MEAN), torch.full((1, 1, 1, 1), 1 - MEAN)
     generator = torch.Generator().manual_seed(seed)
-    return invert_maps(MapTarget(maps, maps(images)), (1, 8, 8), bounds, generator)
+    return invert_maps(MapTarget(maps, maps(images)), PixelSpace((1, 8, 8), bounds), generator)
 
 
 def test_images_are_found_through_rectified_maps_that_determine_them():

@@ -15,7 +15,7 @@ from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.search import Aim, find_maps, rho
 from attacks.span.thresholds import SEVERAL_PATCHES
 from attacks.span.variants.patch_embedding import PatchVariant
-from attacks.span.variants.several_patches import PatchSignals, SeveralVariant, networks_of
+from attacks.span.variants.several_patches import SeveralVariant, networks_of
 from tests.attacks.span.conftest import run
 from tests.attacks.span.variants.test_patch_embedding import client, psnr
 
@@ -55,8 +55,7 @@ def observed(count, steps=1, frozen=False):
 
 def variant_of(observation):
     embedding = find_patch_embedding(observation.model.eval(), SHAPE)
-    evidence = PatchVariant(observation, embedding).read(torch.Generator())
-    signals = PatchSignals(evidence.weight, evidence.positions)
+    signals = PatchVariant(observation, embedding).read(torch.Generator())
     return SeveralVariant(observation, embedding, networks_of(observation, embedding), signals)
 
 

@@ -4,7 +4,7 @@ from torch.nn.functional import normalize, unfold
 
 from attacks import Knowledge, Observation
 from attacks.span.maps.network import find_map_networks
-from attacks.span.maps.update import patch_rank
+from attacks.span.maps.update import patch_rank, rounding_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.spectrum import Spectrum
 from tests.attacks.span.maps.networks import SHAPE, trained
@@ -64,4 +64,4 @@ def test_several_steps_and_too_many_images_are_refused_in_one_sentence():
 
 def test_a_layer_of_which_nothing_moved_has_no_rank():
     """As a channel of a depthwise convolution that a ReLU shuts for all images."""
-    assert patch_rank(Spectrum.of(torch.zeros(1, 9)), torch.ones(1, 9)) == 0
+    assert patch_rank(Spectrum.of(torch.zeros(1, 9)), rounding_of(torch.ones(1, 9))) == 0

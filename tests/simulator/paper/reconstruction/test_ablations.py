@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks.networks.mlp import find_dense_network
+from attacks.networks.front_layers import find_dense_network
 from attacks.ntk.objective import make_objective
 from clients.config import ModelConfig
 from clients.models import build_model
