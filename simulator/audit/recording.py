@@ -98,18 +98,11 @@ class Recording(CellStore):
                 f"it was made by fedspill {content.get('fedspill')}, use that one"
             )
         self.contents = read_model(inside(self.path, self.path / CONTENTS), RecordingContents)
+        self.clients, self.rounds = self.contents.clients, self.contents.rounds
 
     def __repr__(self) -> str:
-        rounds, clients = len(self.contents.rounds), len(self.clients)
-        return f"Recording({str(self.path)!r}: {self.contents.strategy}, {rounds} rounds, {clients} clients)"
-
-    @property
-    def clients(self) -> dict[int, SeenClient]:
-        return self.contents.clients
-
-    @property
-    def rounds(self) -> tuple[RecordedRound, ...]:
-        return self.contents.rounds
+        counts = f"{len(self.rounds)} rounds, {len(self.clients)} clients"
+        return f"Recording({str(self.path)!r}: {self.contents.strategy}, {counts})"
 
     @cached_property
     def _keys(self) -> list[ObservationKey]:

@@ -6,7 +6,7 @@ from attacks import ATTACKS, InputError
 from attacks.update.spectrum import infer_image_count
 from simulator.audit.plan import AuditOptions, doubt_trained
 from simulator.cli.commands import AttackCommand
-from simulator.cli.finish import ReportOptions, finish_run
+from simulator.cli.finish import finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
 from simulator.cli.output import CommandResult, out, show_warnings
 from simulator.results.disk import check_out
@@ -41,7 +41,7 @@ def attack(typed: AttackCommand) -> CommandResult:
         guess = " (a guess)" if shown is not None and not shown.has_spectral_gap else ""
         more = f"{f', {held} held back' if held else ''}{'' if inferred is None else f', {inferred} inferred{guess}'}"
         out.print(f"{facts['num_reconstructed']} images{more}, {facts['seconds']:.1f} s: {folder}")
-    ended = finish_run(folder, with_page=True, options=ReportOptions(typed.show_all))
+    ended = finish_run(folder, True, typed.show_all)
     if error is not None:
         raise error
     return CommandResult(facts | ended.data, ended.error)

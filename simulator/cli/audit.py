@@ -7,7 +7,7 @@ from simulator.audit import MINUTES
 from simulator.audit.price import describe_rest
 from simulator.audit.run_audit import audit as run_audit
 from simulator.cli.commands import AuditCommand
-from simulator.cli.finish import ReportOptions, finish_run
+from simulator.cli.finish import finish_run
 from simulator.cli.inputs import parse_fields, parse_numbers, parse_owners, parse_shape
 from simulator.cli.output import CommandResult, here, say
 from simulator.reports.gate import parse_limits
@@ -20,7 +20,7 @@ DEFAULT_NAMES, THREAT_MODELS = ("mean_image", "span", "ntk"), ("server", "observ
 
 def audit(typed: AuditCommand) -> CommandResult:
     named = {*typed.attacks, *DEFAULT_NAMES, *typed.threat_models, *THREAT_MODELS, "none"}
-    options = ReportOptions(typed.show_all, parse_limits(typed.fail_above, named, scored=typed.truth is not None))
+    limits = parse_limits(typed.fail_above, named, scored=typed.truth is not None)
     until_done = typed.fail_above and typed.minutes is None  # a limit is about all rows
     minutes = 0.0 if until_done else MINUTES if typed.minutes is None else typed.minutes
     display = run_display()
@@ -40,7 +40,7 @@ def audit(typed: AuditCommand) -> CommandResult:
     finished = is_current(run.path)  # its tables are older than the page: nothing was attacked
     if finished:
         say(f"{here(run.path)} holds this audit already, finished; --overwrite does it again")
-    result = finish_run(run.path, with_page=not finished, options=options)
+    result = finish_run(run.path, not finished, typed.show_all, limits)
     if rest := describe_rest(run.leakage, typed.workers):
         again = re.sub(r" --minutes[ =]\S+", "", command_again())
         say(f"{rest}. They go on with:\n  {again} --minutes 0")

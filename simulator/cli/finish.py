@@ -1,7 +1,6 @@
 """The end of a run, an audit or a benchmark: pictures, page, verdict, table, gate, and the exit code."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +24,20 @@ AGAIN = (
 )
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """What of a report is shown, and what fails on it.
-
-    show_all: whether every row and caveat is shown.
-    limits: of --fail-above.
-    """
-
-    show_all: bool = False
-    limits: Sequence[Limit] = ()
-
-
-def finish_run(run_dir: Path, with_page: bool, options: ReportOptions) -> CommandResult:
-    """Draw, write the page, print the verdict and the table, and hold the limits against it."""
+def finish_run(run_dir: Path, with_page: bool, show_all: bool, limits: Sequence[Limit] = ()) -> CommandResult:
+    """Draw, write the page, print the verdict and the table, and hold the limits against it. show_all: every row and
+    caveat. limits: of --fail-above."""
     if with_page:
         from simulator.reports.page.pages import write_report  # Matplotlib: 0.5 s that a run just read does without
 
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
     costs = tables.utility_of(found) if found.leakage.defense.nunique() > 1 else None
-    return show_leakage(found.leakage, found.swept, run_dir, options, found.stopped, costs)
+    data = show_leakage(found.leakage, found.swept, run_dir, show_all, found.stopped, costs)
+    return CommandResult(data, error_of(found.leakage, limits))
 
 
-def finish_benchmark(run_dir: Path, with_page: bool, options: ReportOptions) -> CommandResult:
+def finish_benchmark(run_dir: Path, with_page: bool, show_all: bool, limits: Sequence[Limit] = ()) -> CommandResult:
     """Write the tables of a benchmark, and print them and the verdict."""
     record = Run(run_dir)
     table = write_benchmark(record)
@@ -57,7 +46,7 @@ def finish_benchmark(run_dir: Path, with_page: bool, options: ReportOptions) -> 
         from simulator.reports.page.pages import write_benchmark_report  # likewise
 
         draw(lambda: write_benchmark_report(record, table, equal, print_error))
-    data = {"run": str(run_dir), **show_verdict(benchmark_verdict(record, table), options)}
+    data = {"run": str(run_dir), **show_verdict(benchmark_verdict(record, table), show_all)}
     out.print(tables.in_letters(tables.defenses_grid(table), out.width), "")
     for line in (tables.BENCHMARK_LEGEND, *tables.untested(table)):
         out.print(line)
@@ -68,28 +57,32 @@ def finish_benchmark(run_dir: Path, with_page: bool, options: ReportOptions) -> 
     data |= {"advice": advice(table, untrained(record.utility))}
     for line in data["advice"][:1]:
         say(line)
-    return CommandResult(data, error_of(record.leakage, options.limits))
+    return CommandResult(data, error_of(record.leakage, limits))
 
 
-def finish_unwritten(run_dir: Path, error: DiskError, swept: list[str], options: ReportOptions) -> CommandResult:
+def finish_unwritten(
+    run_dir: Path, error: DiskError, swept: list[str], show_all: bool, limits: Sequence[Limit]
+) -> CommandResult:
     """Print the tables of a run that the disk did not take: the screen needs no disk."""
     if error.tables is None or error.tables["leakage"].empty:
         return CommandResult({"run": str(run_dir)}, error)
-    return CommandResult(show_leakage(error.tables["leakage"], swept, run_dir, options).data, error)
+    data = show_leakage(error.tables["leakage"], swept, run_dir, show_all)
+    error_of(error.tables["leakage"], limits)  # for what it says of rows without a value
+    return CommandResult(data, error)
 
 
 def show_leakage(
     leakage: pd.DataFrame,
     swept: list[str],
     run_dir: Path,
-    options: ReportOptions,
+    show_all: bool,
     stopped: str = "",
     costs: tables.Grid | None = None,
-) -> CommandResult:
-    """Print a leakage table, the verdict first. The result has the rows that are on the screen, with all columns.
+) -> dict[str, Any]:
+    """Print a leakage table, the verdict first. Return them, of the table the rows on the screen, with all columns.
     stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
-    data = show_verdict(verdict(leakage, stopped), options)
-    table = (full_table if options.show_all else client_table)(leakage, swept, out.width)
+    data = show_verdict(verdict(leakage, stopped), show_all)
+    table = (full_table if show_all else client_table)(leakage, swept, out.width)
     out.print(table, "")
     if costs is not None and costs.rows:
         out.print(tables.in_letters(costs, out.width), "")
@@ -97,14 +90,13 @@ def show_leakage(
         out.print(line)
     out.print(tables.legend((str(column.header) for column in table.columns), tables.is_blind(leakage)))
     files = show_files(run_dir, "leakage.csv")
-    rows = leakage if options.show_all else worst_rows(leakage)
-    data |= {"rows": records(rows), "files": files}
-    return CommandResult({"run": str(run_dir), **data}, error_of(leakage, options.limits))
+    rows = leakage if show_all else worst_rows(leakage)
+    return {"run": str(run_dir), **data, "rows": records(rows), "files": files}
 
 
-def show_verdict(found: Verdict, options: ReportOptions) -> dict[str, Any]:
+def show_verdict(found: Verdict, show_all: bool) -> dict[str, Any]:
     """Print the verdict, and return its part of the result."""
-    for line in [*verdict_lines(found, out.width, options.show_all), ""]:
+    for line in [*verdict_lines(found, out.width, show_all), ""]:
         say(line)
     return {"verdict": found.as_json()}
 

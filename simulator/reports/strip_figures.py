@@ -24,7 +24,7 @@ def image_grid(record: Run, rows: pd.DataFrame, path: Path) -> Drawn:
     """Draw private (or distilled) images above their reconstructions: the worst rows, the best images first."""
     shown = worst_first(rows).head(MOST_STRIPS)
     label = str(rows["target"].iloc[0])
-    strips = [strip_of(record, row, title_of(row), label) for _, row in shown.iterrows()]
+    strips = [strip_of(record, row, title_of(row)) for _, row in shown.iterrows()]
     columns = min(MOST, max([FEWEST_COLUMNS, *map(len, strips)]))
     note = f"{len(shown)} of {len(rows)} updates are shown, the worst first" if len(rows) > len(shown) else ""
     draw_strips(strips, path, columns=columns, title=note)

@@ -77,14 +77,12 @@ class Strip:
         return Pictures(self.title, ((self.label, self.private), ("reconstructed", self.guesses)), captions)
 
 
-def strip_of(
-    run: Images, row: pd.Series, title: str, label: str = "private", most: int = MOST, counted: int | None = None
-) -> Strip:
+def strip_of(run: Images, row: pd.Series, title: str, most: int = MOST, counted: int | None = None) -> Strip:
     """Make the strip of a row of the leakage table: at most `most` reconstructions, matched as a verdict counts
     them, the closest first, with the images of the row's target, or, if the row has no scores, the best ones. counted:
     how many of them there are as a verdict counts, those that are recovered before others; default all."""
     found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
-    own = run.samples_of(row)
+    own, label = run.samples_of(row), str(row["target"])
     if own.empty:
         found = found[:counted]
         return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))

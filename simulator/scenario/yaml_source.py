@@ -23,9 +23,8 @@ DEEPEST = 50  # mappings and lists inside each other; from some 400 on PyYAML ra
 class _Refused(yaml.MarkedYAMLError):
     """Well-formed YAML that is refused. problem: the reason, for people."""
 
-
-def _no_value(problem: str, node: yaml.Node | yaml.Event) -> _Refused:
-    return _Refused(problem=problem, problem_mark=node.start_mark)
+    def __init__(self, problem: str, node: yaml.Node | yaml.Event) -> None:
+        super().__init__(problem=problem, problem_mark=node.start_mark)
 
 
 class Dumped(yaml.SafeLoader):
@@ -44,19 +43,19 @@ class Dumped(yaml.SafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError):  # PyYAML lets them out
             kind = node.tag.rpartition(":")[2]
-            raise _no_value(f"{str(node.value)[:60]!r} is no {kind}", node) from None
+            raise _Refused(f"{str(node.value)[:60]!r} is no {kind}", node) from None
         if isinstance(value, str) and ("\0" in value or any("\ud800" <= sign <= "\udfff" for sign in value)):
-            raise _no_value(f"{value[:60]!r} holds a character that no text may hold", node)
+            raise _Refused(f"{value[:60]!r} holds a character that no text may hold", node)
         return value
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
         self.values += 1
         if self.values > MOST_VALUES:
-            raise _no_value(f"more than {MOST_VALUES:,} values", self.peek_event())
+            raise _Refused(f"more than {MOST_VALUES:,} values", self.peek_event())
         nested = self.check_event(yaml.CollectionStartEvent)
         self.depth += nested
         if self.depth > DEEPEST:
-            raise _no_value(f"more than {DEEPEST} lists and mappings inside each other", self.peek_event())
+            raise _Refused(f"more than {DEEPEST} lists and mappings inside each other", self.peek_event())
         node = super().compose_node(parent, index)
         self.depth -= nested
         return node
@@ -69,7 +68,7 @@ class Dumped(yaml.SafeLoader):
                 continue
             if key.value in lines:
                 problem = f"key {key.value!r} stands in line {lines[key.value]} already: remove one of the two"
-                raise _no_value(problem, key)
+                raise _Refused(problem, key)
             lines[key.value] = key.start_mark.line + 1
         return node
 
@@ -122,7 +121,7 @@ def parse_document(text: str, loader: type[Dumped]) -> tuple[yaml.Node | None, A
         if node is None:
             return None, None
         if _written_out(node, {}) > MOST_VALUES:
-            raise _no_value(f"more than {MOST_VALUES:,} values, its aliases written out", node)
+            raise _Refused(f"more than {MOST_VALUES:,} values, its aliases written out", node)
         return node, reader.construct_document(node)
     finally:
         reader.dispose()
@@ -137,7 +136,7 @@ def _written_out(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
     """Count the nodes with every alias written out. known: counts so far, 0 for nodes that are being counted."""
     if node in known:
         if not known[node]:
-            raise _no_value("an alias stands inside of what it stands for", node)
+            raise _Refused("an alias stands inside of what it stands for", node)
         return known[node]
     known[node] = 0
     parts: list[yaml.Node] = []

@@ -120,7 +120,7 @@ def tile(image: Tensor, alt: str) -> Values:
 def picture_of(run: Run, row: pd.Series, most: int, counted: int | None = None) -> Values:
     """Make the picture of a row of the leakage table: a strip of pairs, in groups that stay side by side on a narrow
     screen. most, counted: as `strip_of` has them. label: of the upper images."""
-    strip = strip_of(run, row, "", label=str(row["target"]), most=most, counted=counted)
+    strip = strip_of(run, row, "", most, counted)
     pairs = [_pair(strip, place) for place in range(len(strip))]
     together = min(TOGETHER, -(-len(pairs) // 2)) if len(pairs) > TOGETHER else max(len(pairs), 1)
     groups = [pairs[start : start + together] for start in range(0, len(pairs), together)]

@@ -55,9 +55,9 @@ def page_file(tmp_path_factory):
 
 
 def page_of(run):
-    def strip_of(run, row, title, label="private", most=10, counted=None):
+    def strip_of(run, row, title, most=10, counted=None):
         images = torch.rand(min(most, row["recovered"]), 1, 28, 28, generator=torch.Generator().manual_seed(0))
-        return Strip(title, images, images, torch.full((len(images),), 0.15).numpy(), label, row["recovered"])
+        return Strip(title, images, images, torch.full((len(images),), 0.15).numpy(), "private", row["recovered"])
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(page_pictures, "strip_of", strip_of)
