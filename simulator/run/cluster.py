@@ -46,8 +46,9 @@ def start_ray(engine: EngineConfig) -> bool:
         # the attacks of every round would wait for new workers
         kept = {"num_workers_soft_limit": workers}
         require_token()
-        # "local": another Ray on this machine, or at RAY_ADDRESS, is left alone
-        with reaped(), inherited(variables), own_signals(), without_unused():
+        # "local": another Ray on this machine, or at RAY_ADDRESS, is left alone. All of its workers inherit variables
+        # that are set while it starts: with a runtime environment it would not use those that it starts beforehand.
+        with reaped(), patch.dict(os.environ, variables), own_signals(), without_unused():
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
             gpus = torch.cuda.device_count()  # Ray would count cards that this build of PyTorch cannot use
             ray.init("local", num_gpus=gpus, include_dashboard=False, resources=slots, _system_config=kept, **common)
@@ -62,22 +63,6 @@ def start_ray(engine: EngineConfig) -> bool:
             f"engine.address {engine.address!r}: no Ray cluster answers there ({one_line(error)}){token}"
         ) from None
     return True
-
-
-@contextlib.contextmanager
-def inherited(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables while Ray starts, so that all of its workers inherit them. With a runtime environment Ray would not
-    use the workers that it starts beforehand."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager
