@@ -75,21 +75,8 @@ IMAGES = ("truth", "public", "candidates")  # options that name images
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options of an audit, as `audit.yaml` describes them. Paths are absolute; what was not given is empty or None.
-
-    recording: path of its folder.
-    model: FILE.py:NAME, which returns the nn.Module.
-    shape: (C, H, W) of an input.
-    mean, std: of the inputs' normalization, in pixels from 0 to 1, one value or one for each channel.
-    truth: path of the private images.
-    owners: file or folder of `truth` by node.
-    public: path of images of no members.
-    candidates: path of images that may have taken part.
-    attacks: those to run; empty for `default_attacks`.
-    knowledge: further knowledge of the adversary by field, false to withhold some.
-    rounds, clients, threat_models: those to attack; empty for all.
-    seed: of every random choice.
-    """
+    """The options of an audit, as `fedspill.audit` explains them and `audit.yaml` describes them. Paths are absolute;
+    what was not given is empty or None. knowledge: there `know`."""
 
     recording: str
     model: str

@@ -88,12 +88,7 @@ NOT_WRITTEN = "a checkpoint could not be written down"
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """The part of a federation that is kept.
-
-    rounds: how many of the last rounds, None for all.
-    clients: the numbers of the clients, None for all.
-    free: bytes of the disk that have to stay free.
-    """
+    """The part of a federation that is kept, as `Record` takes it. free: in bytes."""
 
     rounds: int | None = None
     clients: frozenset[int] | None = None
