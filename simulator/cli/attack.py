@@ -1,6 +1,7 @@
 """`fedspill attack`: what does one update give away?"""
 
 import math
+from functools import partial
 
 from attacks import ATTACKS, InputError
 from attacks.update.spectrum import infer_image_count
@@ -9,10 +10,12 @@ from simulator.cli.commands import AttackCommand
 from simulator.cli.finish import finish_run
 from simulator.cli.inputs import observe, parse_numbers, parse_options, parse_shape
 from simulator.cli.output import CommandResult, out, show_warnings
+from simulator.evaluation.attack_run import AttackRun
 from simulator.results.disk import check_out
 from simulator.results.formats import read_json
+from simulator.results.keys import ObservationKey
 from simulator.run.display import step_bar
-from simulator.tools.one_update import FACTS, Update, attack_update, check_replaceable, update_of_pair, update_of_run
+from simulator.tools.one_update import FACTS, Update, attack_update, check_replaceable, describe_again, describe_pair
 
 
 def attack(typed: AttackCommand) -> CommandResult:
@@ -55,8 +58,10 @@ def _update(typed: AttackCommand) -> Update:
         raise InputError(f"{given} cannot be used with --run: a run brings its own images")
     observation, granted, record = observe(typed)
     if record is not None:
+        key = ObservationKey.of(vars(observation))
         attack = parse_options(typed.name, typed.option) if typed.option else typed.name
-        return update_of_run(record, typed.cell, observation, granted, attack)
+        run = record.attack_run(attack, key, typed.cell)
+        return Update(observation, granted, run, partial(describe_again, record, typed.cell, key, run.config))
     assert typed.model is not None and typed.shape is not None
     options = AuditOptions.of(
         recording="",
@@ -68,4 +73,5 @@ def _update(typed: AttackCommand) -> Update:
         seed=typed.seed,
         **images,
     )
-    return update_of_pair(observation, granted, options)
+    run = AttackRun(options.attacks[0], options.seed)
+    return Update(observation, granted, run, partial(describe_pair, observation, granted, options))

@@ -59,35 +59,24 @@ class Update:
     describe: Callable[[Path], Described]
 
 
-def update_of_pair(observation: Observation, granted: Knowledge, options: AuditOptions) -> Update:
-    """Return the update that two checkpoints show. options: of an audit of it, with one attack."""
-
-    def describe(out: Path) -> Described:
-        recording = write_recording(out / RECORDING, observation, granted, options)
-        plan = AuditPlan.of(replace(options, recording=str(recording.path)), out)
-        content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
-        return AUDIT, content, plan.settings(), recording
-
-    return Update(observation, granted, AttackRun(options.attacks[0], options.seed), describe)
+def describe_pair(observation: Observation, granted: Knowledge, options: AuditOptions, out: Path) -> Described:
+    """Describe an attack on two checkpoints as an audit of their recording, which is written into `out`. options: of
+    that audit, with one attack."""
+    recording = write_recording(out / RECORDING, observation, granted, options)
+    plan = AuditPlan.of(replace(options, recording=str(recording.path)), out)
+    content = {"audit": plan.options.described(), "digest": plan.digest, **surroundings()}
+    return AUDIT, content, plan.settings(), recording
 
 
-def update_of_run(
-    record: Run, cell: str, observation: Observation, granted: Knowledge, attack: str | AttackConfig
-) -> Update:
-    """Return an update that a run or an audit recorded. cell: of `record`, that the observation is of."""
-    key, store = ObservationKey.of(vars(observation)), record.store(cell)
-    run = record.attack_run(attack, key, cell)
-
-    def describe(out: Path) -> Described:
-        if record.is_audit:
-            return _audit_again(record, key, run.config, out)
-        of = record.cells[cell]
-        adversary = of.scenario.adversary.model_copy(update={"attacks": [run.config]})
-        content = describe_scenario(of.scenario.model_copy(update={"adversary": adversary}))
-        truth = ScenarioTruth(of.scenario, old=True)
-        return DESCRIPTION, content, replace(JobSettings.of(of), truth=truth, cell="", swept={}), store
-
-    return Update(observation, granted, run, describe)
+def describe_again(record: Run, cell: str, key: ObservationKey, attack: AttackConfig, out: Path) -> Described:
+    """Describe an attack on an update that a run or an audit has recorded. cell: of `record`."""
+    if record.is_audit:
+        return _audit_again(record, key, attack, out)
+    of = record.cells[cell]
+    adversary = of.scenario.adversary.model_copy(update={"attacks": [attack]})
+    content = describe_scenario(of.scenario.model_copy(update={"adversary": adversary}))
+    settings = replace(JobSettings.of(of), truth=ScenarioTruth(of.scenario, old=True), cell="", swept={})
+    return DESCRIPTION, content, settings, record.store(cell)
 
 
 def check_replaceable(out: Path) -> None:
