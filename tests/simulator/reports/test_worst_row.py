@@ -42,7 +42,7 @@ def two(request, large, monkeypatch):
     large.leakage = LEAKAGE.frame(CASES[request.param])
     monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: {"title": f"client {row.client}", "groups": []})
     monkeypatch.setattr(rundir, "worst_pictures", lambda run, row, most: row)
-    monkeypatch.setattr(strip_figures, "strip_of", lambda run, row, title, label: strip(f"client {row.client}"))
+    monkeypatch.setattr(strip_figures, "strip_of", lambda run, row, title: strip(f"client {row.client}"))
     return large
 
 
