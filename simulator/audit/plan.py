@@ -76,7 +76,10 @@ IMAGES = ("truth", "public", "candidates")  # options that name images
 @dataclass(frozen=True)
 class AuditOptions:
     """The options of an audit, as `fedspill.audit` explains them and `audit.yaml` describes them. Paths are absolute;
-    what was not given is empty or None. knowledge: there `know`."""
+    what was not given is empty or None.
+
+    knowledge: there `know`.
+    """
 
     recording: str
     model: str

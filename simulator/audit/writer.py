@@ -88,7 +88,10 @@ NOT_WRITTEN = "a checkpoint could not be written down"
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """The part of a federation that is kept, as `Record` takes it. free: in bytes."""
+    """The part of a federation that is kept, as `Record` takes it.
+
+    free: in bytes.
+    """
 
     rounds: int | None = None
     clients: frozenset[int] | None = None
