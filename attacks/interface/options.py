@@ -66,12 +66,17 @@ def no_more_than(most: float) -> Range:
     return Range(f"has to be at most {most}", high=most, with_high=True)
 
 
+def ranges_of(annotation: Any) -> list[Range]:
+    """List the ranges that stand in the annotation of an option or a field."""
+    return [part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Range)]
+
+
 def misfits(owner: Any) -> Iterator[str]:
     """Yield an error message for each field of a dataclass that holds a number out of its range."""
     for option in fields(owner):
         value = getattr(owner, option.name)
-        for allowed in getattr(option.type, "__metadata__", ()):  # what stands in `Annotated` beside the type
-            if isinstance(allowed, Range) and not allowed.holds(value):
+        for allowed in ranges_of(option.type):
+            if not allowed.holds(value):
                 each = "each number of it" if isinstance(value, tuple) else "it"
                 yield f"{option.name} is {value}, {each} {allowed.said}"
 

@@ -84,7 +84,9 @@ def own():
     return Own(*nets.make())
 """
     (tmp_path / "own.py").write_text(trouble)
-    result = fedspill("attack", *pair, "--model", f"{tmp_path / 'own.py'}:own", "--attack", "ntk", "--out", tmp_path)
+    given = (*pair, "--model", f"{tmp_path / 'own.py'}:own")
+    known = ("--know", "learning_rate=0.1", "--know", "steps=1")
+    result = fedspill("attack", *given, *known, "--attack", "gradient_matching", "--out", tmp_path)
     assert result.returncode == 1 and "fault of fedspill" not in result.stderr
     place = f"in or below {tmp_path / 'own.py'}:6, which is no code of fedspill's;"
     assert f"ValueError: no gradients, please, {place}" in result.stderr
