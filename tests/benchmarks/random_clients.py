@@ -211,6 +211,33 @@ def frozen_body(draw: random.Random, shape: Shape) -> Named:
     return "frozen body", nn.Sequential(body, kind(), nn.Flatten(), *head)
 
 
+class Through(nn.Module):
+    """What a network sees of its images (N, C, H, W)."""
+
+    def __init__(self, seen: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.seen(images)
+
+
+UNSEEN: dict[str, Callable[[Tensor], Tensor]] = {  # of which something is not: size, brightness, contrast, signs
+    "size": lambda images: 10 * images / images.flatten(1).norm(dim=1).clamp_min(1e-6)[:, None, None, None],
+    "brightness": lambda images: images - images.mean((1, 2, 3), keepdim=True),
+    "brightness and contrast": lambda images: nn.functional.layer_norm(images, images.shape[1:]),
+    "those of channels": nn.functional.instance_norm,
+    "signs": lambda images: 4 * images.square(),
+}
+
+
+def unseen(draw: random.Random, shape: Shape) -> Named:
+    """As many features as pixels, of which something is not seen, and three linear layers."""
+    name, pixels, width = draw.choice(list(UNSEEN)), math.prod(shape), draw.choice((128, 256))
+    layers = (nn.Linear(pixels, width), nn.ReLU(), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 10))
+    return f"unseen {name}", nn.Sequential(Through(UNSEEN[name]), nn.Flatten(), *layers)
+
+
 @dataclass(frozen=True)
 class Odd:
     """A kind of odd clients: their network, how many images they have, the lowest and highest log10 of their rate."""
@@ -229,6 +256,7 @@ ODD = {
     "bottlenecks": Odd(bottlenecks, (1, 2, 3, 4, 8), (-1.5, 0.0)),
     "pooled": Odd(pooled, (1, 2, 3, 4, 8, 16)),
     "frozen_body": Odd(frozen_body, (1, 2, 4, 8)),
+    "unseen": Odd(unseen, (2, 4, 8)),
 }
 
 
