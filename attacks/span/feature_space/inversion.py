@@ -21,6 +21,7 @@ the update's row space at θ_1 alone, so ρ is minimized over rough candidates f
 follow μ and all c_t.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -124,10 +125,10 @@ def determined(tests: Sequence[PixelTest], images: Tensor, others: Tensor) -> Te
     for test, image in zip(tests, images, strict=True):
         with torch.no_grad():
             enough = int((test.points(image[None])[:, :-1] != 0).sum()) >= FEATURE.determined * pixels
-        error = test.overlooked(image, typical)
+        error = test.overlooked(image, typical) if enough else math.inf
         if enough and pixels <= FEATURE.most_pixels:
             error = max(error, test.expected_error(image, typical))
-        kept.append(enough and error < FEATURE.left_open)
+        kept.append(error < FEATURE.left_open)
     return torch.tensor(kept, dtype=torch.bool, device=images.device)
 
 
