@@ -17,6 +17,7 @@ from attacks.interface.observation import Observation
 from attacks.interface.options import check_known, check_values
 from attacks.interface.plugins import Registry, hook_of, subclass_of
 from attacks.interface.torch_tools import choose_device, exact_convolutions, without_subnormals
+from attacks.networks.probing import let_gradients_through
 from attacks.update.private_set import (
     check_knowledge,
     check_num_private_available,
@@ -177,6 +178,8 @@ class Attack(ABC):
         knowledge = self.with_options(knowledge)
         told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
+        if let_gradients_through(own.model, own.input_shape):
+            own = replace(own)  # other parameters count as trained
         with exact_convolutions(), without_subnormals():
             found = self._ranked(self.reconstruct(own, told, generator, progress))
         warnings += found.warnings

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
@@ -28,6 +29,7 @@ BEYOND = {  # in errors of torch: what a network does that attacks cannot follow
     "torch.utils.checkpoint": "computes layers again by torch.utils.checkpoint, at parameters of its own",
     "setup_context": "has an autograd.Function without setup_context, as "
     "torch.utils.checkpoint(use_reentrant=True) has",
+    "doesn't have storage": "computes outside of torch, as NumPy does",
     "forward AD": "has an operation that torch has no forward derivative of",
 }
 
@@ -192,20 +194,64 @@ def probe(
 
 
 def check_differentiable(attack: str, model: nn.Module, input_shape: tuple[int, int, int]) -> None:
-    """Raise InputError where no gradient of the outputs reaches the images."""
+    """Raise InputError where no gradient of the outputs reaches the images, nor does by `let_gradients_through`."""
+    if not (_reached(model, input_shape) or let_gradients_through(copy.deepcopy(model), input_shape)):
+        name = type(model).__name__
+        raise InputError(
+            f"attack {attack!r} needs gradients of the outputs in the images, which model {name!r} cuts off, as NumPy "
+            "does: give a network without that, its frozen layers under requires_grad_(False); its checkpoints fit"
+        )
+
+
+def _reached(model: nn.Module, input_shape: tuple[int, int, int]) -> bool:
     state, images = dict(model.state_dict()), random_images(input_shape, 1)
     images = images.to(next(model.parameters())).requires_grad_()
     with evaluating(model), torch.enable_grad():
         outputs = run_network(model, state, images).sum()
         with _said_of(model):
-            reached = outputs.requires_grad and torch.autograd.grad(outputs, images, allow_unused=True)[0] is not None
-    if not reached:
-        name = type(model).__name__
-        raise InputError(
-            f"attack {attack!r} needs gradients of the outputs in the images, which model {name!r} cuts off, as "
-            "torch.no_grad and detach do: give a network without that, its frozen layers under requires_grad_(False); "
-            "its checkpoints fit"
-        )
+            return outputs.requires_grad and torch.autograd.grad(outputs, images, allow_unused=True)[0] is not None
+
+
+def let_gradients_through(model: nn.Module, input_shape: tuple[int, int, int]) -> bool:
+    """Let gradients pass torch.no_grad and detach where these keep them from the images, as in front of a new head, and
+    freeze what they keep them from: no client trains it. Changes the network, and returns whether it did."""
+    images = random_images(input_shape, 1).to(next(model.parameters())).requires_grad_()
+    with evaluating(model), torch.enable_grad():
+        outputs = scores_of(model(as_fed(images))).sum()
+    if outputs.requires_grad:
+        outputs.backward()
+    frozen = [parameter for parameter in model.parameters() if parameter.grad is None]
+    model.zero_grad()
+    if images.grad is not None or not outputs.requires_grad:
+        return False
+    forward, model.forward = model.forward, partial(_uncut, model.forward)
+    try:
+        reached = _reached(model, input_shape)
+    except RuntimeError:  # such as NumPy's, which takes no tensor with a graph
+        reached = False
+    if reached:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    else:
+        model.forward = forward
+    return reached
+
+
+def _uncut(forward: Callable[..., object], *inputs: object, **named: object) -> object:
+    with _Uncut():
+        return forward(*inputs, **named)
+
+
+class _Uncut(TorchFunctionMode):
+    """Within it, torch.no_grad, detach and `data` keep no gradient off."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch._C._set_grad_enabled:
+            return None
+        return args[0] if func in CUTTING else func(*args, **(kwargs or {}))
+
+
+CUTTING = (Tensor.detach, torch.detach, cast(Any, Tensor.data).__get__)
 
 
 def outputs_at(model: nn.Module, state: State, images: Tensor) -> Tensor:

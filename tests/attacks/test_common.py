@@ -187,6 +187,8 @@ OF_USERS = {
     "spectral norm by hooks": lambda: made_of_others(nn.utils.spectral_norm, 3),
     "weight norm by hooks": lambda: made_of_others(nn.utils.weight_norm, 1),
     "no_grad": frozen_body, "detached": lambda: frozen_body(lambda layer, x: layer(x).detach()),
+    "by data": lambda: frozen_body(lambda layer, x: layer(x).data),
+    "in NumPy": lambda: frozen_body(lambda layer, x: torch.from_numpy(layer(x).detach().numpy())),
     "checkpointed": lambda: Convolved(partial(checkpoint, use_reentrant=False)),
     "checkpointed, reentrant": lambda: Convolved(partial(checkpoint, use_reentrant=True)),
     "saved on the CPU": lambda: Convolved(saved_on_cpu),
@@ -203,15 +205,15 @@ NOT_BY_SPAN = {  # what it cannot see through
     "spectral norm by hooks": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",
 }
 BY_GRADIENTS = ("gradient_matching", "kkt", "ntk", "span")
-CUT_OFF = "cuts off, as torch.no_grad and detach do: give a network without that, its frozen layers under requires_grad"
+CUT_OFF = "cuts off, as NumPy does: give a network without that, its frozen layers under requires_grad_(False)"
 HOOKED = "saves tensors by hooks, as torch.utils.checkpoint and save_on_cpu do"
 NOT_BY_GRADIENTS = {
-    "no_grad": CUT_OFF,
-    "detached": CUT_OFF,
+    "in NumPy": CUT_OFF,
     "checkpointed": HOOKED,
     "saved on the CPU": HOOKED,
     "checkpointed, reentrant": "computes layers again by torch.utils.checkpoint, at parameters of its own",
 }
+OUTSIDE = "computes outside of torch, as NumPy does"
 FUNCTIONAL = {  # what torch.func does not differentiate
     "checkpointed": HOOKED,
     "saved on the CPU": HOOKED,
@@ -254,18 +256,23 @@ def test_networks_as_people_write_them_are_attacked_or_refused(name, network):
         assert NOT_BY_SPAN[network] in said
     elif name in BY_GRADIENTS and network in NOT_BY_GRADIENTS:
         assert NOT_BY_GRADIENTS[network] in said
-    elif name == "best_public" and network in FUNCTIONAL:
-        assert FUNCTIONAL[network] in said
+    elif name == "best_public" and network in {*FUNCTIONAL, "in NumPy"}:
+        assert FUNCTIONAL.get(network, OUTSIDE) in said
     else:
         assert not said or name == YOURS
     assert torch.equal(told.public_images, public)
 
 
 @pytest.mark.parametrize("name", BY_GRADIENTS)
+@pytest.mark.parametrize("network", ["no_grad", "detached", "by data"])
 @pytest.mark.usefixtures("short_inversion")
-def test_without_what_cut_gradients_off_a_network_takes_the_same_checkpoints(name):
-    observation, _, told = of_user(OF_USERS["no_grad"])
-    check_form(run(name, replace(observation, model=frozen_body(lambda layer, x: layer(x))), told))
+def test_a_body_without_gradients_is_attacked_as_one_that_is_frozen(name, network):
+    observation, _, told = of_user(OF_USERS[network])
+    frozen = replace(observation, model=frozen_body(lambda layer, x: layer(x)))
+    observation.model.requires_grad_()  # as where nobody told the optimizer
+    found, expected = run(name, observation, told), run(name, frozen, told)
+    assert len(expected.images)
+    torch.testing.assert_close(found.images, expected.images, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +312,9 @@ READERS = {
 
 
 NOT_READ = {(reader, network): why for reader in ("drift", "kernel regime") for network, why in FUNCTIONAL.items()} | {
-    ("kernel regime", network): "an operation that torch has no forward derivative of"
-    for network in ("weight norm", "weight norm by hooks")
+    ("kernel regime", "in NumPy"): OUTSIDE,
+    ("kernel regime", "weight norm"): "an operation that torch has no forward derivative of",
+    ("kernel regime", "weight norm by hooks"): "an operation that torch has no forward derivative of",
 }
 
 
