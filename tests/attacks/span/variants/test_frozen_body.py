@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,28 @@ def test_only_a_head_of_linear_layers_and_relu_behind_a_frozen_body_counts():
     moving = with_frozen_body()
     moving[0].requires_grad_(True)
     assert head(trained(moving, epochs=1)) is None
+
+
+def test_a_body_that_nobody_marked_as_frozen_is_frozen_where_it_did_not_move():
+    observation = trained(with_frozen_body(), epochs=1)
+    marked = head(observation)
+    observation.model.requires_grad_()
+    unmarked = head(replace(observation))
+    assert unmarked.trainable == marked.trainable and unmarked.input_shape == marked.input_shape
+    untouched = replace(observation, pairs=((observation.initial, observation.initial),))
+    assert head(untouched) is None  # before anything is returned, as when a price is asked
+
+
+def test_images_are_held_where_the_client_has_a_body_of_its_own():
+    """Drawn anew and never sent, as with personal layers: the features are exact, and of another body than ours."""
+    observation, images = trained(with_frozen_body()), digits(COUNT)
+    model = with_frozen_body()
+    torch.nn.init.normal_(model[0][0].weight, std=float(model[0][0].weight.std()))
+    own, body = trained(model).final, observation.initial
+    sent_back = own | {name: value for name, value in body.items() if name.startswith("0.")}
+    found = run(replace(observation, pairs=((body, sent_back),)), Knowledge(pixel_mean=(0.3,)))
+    assert len(found.images) == 0 and len(found.features) == COUNT
+    assert (torch.cdist(images.flatten(1), found.held.flatten(1)).min(1).values > 2).all()
 
 
 def test_a_linear_head_is_refused_with_what_it_lacks():
