@@ -3,6 +3,7 @@
 A page has tables of its own: every row of the leakage table, the worst attack of each threat model, and utility.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from simulator.rundir.run import Run
 from simulator.scenario.sweep import short_keys
 
 NUMERIC = (INTEGER, COUNT, NUMBER)
-FOLDED = 8  # letters that a column of text has at least
+FOLDED = 8, 12  # letters that a column of text has at least: as many as its longest word, between these
 CLOSER = 10  # columns whose `spare` is less are left out before columns stand closer, the others after
 SETTING = "setting"
 NOTHING = ("", NONE)  # what tells a reader of a page nothing
@@ -142,14 +143,22 @@ def in_letters(table: Grid, width: int) -> Table:
     for name, size in widths.items():
         shown.add_column(name, justify="right" if numeric[name] else "left", overflow="fold", width=size)
     for line in zip(*(cells[name] for name in widths), strict=True):
-        shown.add_row(*line)
+        shown.add_row(*(_broken(cell, size) for cell, size in zip(line, widths.values(), strict=True)))
     return shown
+
+
+def _broken(cell: str, width: int) -> str:
+    """Break words that are wider than a column behind an underscore."""
+    return re.sub(rf"(?<!\S)(?=\S{{{width + 1}}})(\S{{1,{width - 1}}}_)", "\\1\n", cell)
 
 
 def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int) -> tuple[dict[str, int], int]:
     """Return (the width of each column, the spaces between them)."""
     letters = {column.name: max(map(len, [column.name, *cells[column.name]])) for column in columns}
-    least = {column.name: min(letters[column.name], FOLDED) for column in columns if not column.numeric}
+    names = [column.name for column in columns if not column.numeric]
+    parts = {name: max((len(part) for cell in cells[name] for part in re.split(r"(?<=_)|\s", cell)), default=0)
+             for name in names}  # fmt: skip
+    least = {name: min(letters[name], max(FOLDED[0], min(parts[name], FOLDED[1]))) for name in names}
     spare = sorted((column for column in columns if column.spare), key=lambda column: column.spare)
     gap = 2
 
@@ -164,7 +173,7 @@ def _fitted(columns: Sequence[Heading], cells: dict[str, list[str]], width: int)
     leave_out([column for column in spare if column.spare < CLOSER], {})
     gap = 1 if missing(letters) > 0 else gap
     leave_out([column for column in spare if column.spare >= CLOSER], least)
-    for name in sorted(least, key=lambda name: sum(len(cell) > FOLDED for cell in cells[name])):
+    for name in sorted(least, key=lambda name: sum(len(cell) > least[name] for cell in cells[name])):
         letters[name] = max(least[name], letters[name] - max(0, missing(letters)))  # fewest broken cells first
     return letters, gap
 

@@ -137,6 +137,20 @@ def test_a_benchmark_of_the_longest_names_has_every_cell_whole_in_eighty_columns
     assert {"0.25", ".12–.88", "0.75", "12.3"} <= set(" ".join(lines[3:]).split())
 
 
+def test_names_that_do_not_fit_in_eighty_columns_are_broken_behind_an_underscore():
+    names = ("quantization", "secure_aggregation", "none")
+    row = {
+        "threat_model": "observer", "attack": "gradient_matching", "adaptive": False, "target": "private", "round": 1,
+        "recovered_fraction": 0.25, "leakage": 0.5, "recovered_fraction_low": 0.12, "recovered_fraction_high": 0.88,
+        "held_fraction": 0.62, "membership_auc": 0.75, "test_accuracy": 0.5, "privacy_unit": "record", "epsilon": 12.34,
+        "bytes": 1204264,
+    }  # fmt: skip
+    table = defenses_grid(pd.DataFrame([row | {"defense": name} for name in names]))
+    words = set(printed(in_letters(table, 80)).split())
+    assert {"quantization", "secure_", "aggregation", "gradient_", "matching"} <= words
+    assert "secure_aggregation" in printed(in_letters(table, 120), 120)
+
+
 def test_members_of_another_update_than_the_row_names_are_said_to_be_of_that():
     """A newcomer's case: 15 of 280 in round 3, in a line of round 1, which has 12."""
     of = {"membership_candidates": 280, "recovered": 0, "num_inferred": 8, "num_reconstructed": 0}
