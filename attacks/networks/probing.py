@@ -5,7 +5,7 @@ The caller's network is never changed: it runs in evaluation mode and is put bac
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -21,6 +21,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from attacks.interface.torch_tools import cast_state
 
+DRAWS = 8  # images for which training may draw the same: whole ones are left out, or not, by a coin
 Hook = Callable[..., Any]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
 HOOKED = "saves tensors by hooks, as torch.utils.checkpoint and save_on_cpu do"
@@ -314,6 +315,27 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
         if outputs.shape == result.shape and (outputs.equal(result) or F.log_softmax(outputs, -1).equal(result)):
             return name
     return None
+
+
+def redrawn_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[str, bool]:
+    """Return of every linear layer and convolution, in the order of their use, whether training feeds it for the same
+    images what it draws anew in every step, as behind dropout or a layer that adds noise."""
+    own, images = copy.deepcopy(model).train(), random_images(input_shape, DRAWS).to(next(model.parameters()))
+    for module in own.modules():
+        module.training = not isinstance(module, _BatchNorm)  # whose batches are no draw, but may be too small for it
+    layers = {name: layer for name, layer in own.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
+    one, other = dict[str, Tensor](), dict[str, Tensor]()
+
+    def into(fed: dict[str, Tensor]) -> Callable[[str], Hook]:
+        return lambda name: lambda module, inputs, output: fed.update({name: captured(inputs[0], images.dtype)})
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for seed, fed in enumerate((one, other)):
+            torch.default_generator.manual_seed(seed)
+            with watched(layers, into(fed)), suppress(Exception):  # whatever it wants in training beside images
+                own(as_fed(images))
+    same = {name for name in one if name in other and one[name].shape == other[name].shape}
+    return {name: name not in same or not torch.allclose(one[name], other[name], 1e-4, 1e-5) for name in one}
 
 
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:

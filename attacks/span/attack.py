@@ -38,7 +38,7 @@ from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.probing import check_differentiable, evaluating, makes_weight
+from attacks.networks.probing import check_differentiable, evaluating, makes_weight, redrawn_layers
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
@@ -101,12 +101,12 @@ class SpanAttack(SearchOptions, Attack):
         """Use num_private where it is known, else infer it. residual is what the variant reports. Raises InputError for
         an update of zero."""
         if not knows_defense(observation, knowledge):
-            return self._attack(observation, knowledge, generator, progress)
+            return _as_drawn(self._attack(observation, knowledge, generator, progress), observation)
         # the update as it was sent may do where the one that knowledge of the defense makes of it does not
         same = torch.Generator().set_state(generator.get_state())
         told = self._attack(observation, knowledge, generator, progress)
         naive = replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
-        return told_and_untold(told, self._attack(observation, naive, same, progress))
+        return _as_drawn(told_and_untold(told, self._attack(observation, naive, same, progress)), observation)
 
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
@@ -151,3 +151,22 @@ class SpanAttack(SearchOptions, Attack):
             return FewFeaturesVariant(features)
         knowledge.require(self.name, "num_private", because=NO_GAP)
         return features
+
+
+def _as_drawn(found: Reconstruction, observation: Observation) -> Reconstruction:
+    """Hold images, and leave out features, of layers that training fed what it drew at random, as behind dropout: what
+    comes back is what they were fed, of some pixels only or with noise, and so of nobody."""
+    if not len(found.images) and not found.num_features:
+        return found
+    redrawn = redrawn_layers(observation.model, observation.input_shape)
+    network = find_feature_network(observation.model, observation.input_shape)
+    of_features = str(found.facts.get("layer", network.layers[0] if network is not None else ""))
+    layer = of_features if found.num_features else next(iter(redrawn), "")
+    if not redrawn.get(layer, False):
+        return found
+    said = (
+        f"nothing returned: what {layer!r} is fed is drawn in training, as behind dropout, and what came back is that"
+    )
+    held = found.images if found.held is None else torch.cat([found.images, found.held])
+    left = replace(found, images=found.images[:0], residual=found.residual[:0], duals=None, groups=None, features=None)
+    return replace(left, held=held, warnings=(*found.warnings, said))

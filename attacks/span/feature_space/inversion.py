@@ -162,7 +162,7 @@ def descend_pixels(loss: Callable[[Tensor], Tensor], images: Tensor, descent: De
         length = gradient.flatten(1).norm(dim=1).clamp_min(INVERSION.tiny).view(-1, 1, 1, 1)
         return value.detach(), gradient / length
 
-    return descend_points(of_length_one, images, descent)
+    return descend_points(of_length_one, images, descent) if len(images) else images
 
 
 class Momentum(NamedTuple):

@@ -55,6 +55,8 @@ class FeatureNetwork:
 
     def features(self, state: State, images: Tensor) -> Tensor:
         """Return h (M, D), the input of the first of the layers, for images (M, C, H, W) at the parameters `state`."""
+        if not len(images):  # of which `x.view(len(x), -1)`, as networks have it, can make nothing
+            return images.new_zeros(0, linear_layers(self.model)[self.layers[0]].in_features)
         return self.watch(state, images)[0]
 
     def watch(self, state: State, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:

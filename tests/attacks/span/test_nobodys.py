@@ -112,3 +112,46 @@ def test_the_error_that_is_expected_of_an_image_is_that_of_least_squares():
     cap = 30.0**2 / 3
     wanted = math.sqrt(variance / 4 + variance / 1 + cap) / 30.0
     assert abs(test.expected_error(image, 30.0) - wanted) < 1e-6
+
+
+class Noisy(nn.Module):
+    """Noise on the pixels of every step of training."""
+
+    def forward(self, images):
+        return images + 0.5 * torch.randn_like(images) if self.training else images
+
+
+def deep(*ahead):
+    return nn.Sequential(*ahead, nn.Flatten(), *mlp(nn.ReLU)[1:])
+
+
+def shallow(*ahead):
+    return nn.Sequential(*ahead, nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+@pytest.mark.parametrize("network", [deep, shallow])
+@pytest.mark.parametrize("disturbing", [nn.Dropout, nn.Dropout2d, Noisy])
+def test_images_that_training_disturbed_are_held(network, disturbing):
+    """What comes back exactly is what the first layer was fed, of which every pixel is zero or doubled, or noisy."""
+    torch.manual_seed(0)
+    found = run(client(network(disturbing()), digits(4), batch=4, epochs=1))
+    assert len(found.images) == 0 and len(found.held) and "is drawn in training" in " ".join(found.warnings)
+    missed = torch.cdist(found.held.flatten(1), digits(4).flatten(1)).amin(1)
+    assert (missed > 0.1 * 8).all()  # 20 dB of 64 pixels
+
+
+@pytest.mark.parametrize("hidden", [nn.Dropout(0.0), nn.Dropout(0.3)])
+def test_dropout_of_hidden_units_and_of_none_disturbs_no_image(hidden):
+    torch.manual_seed(0)
+    *layers, last = deep()
+    found = run(client(nn.Sequential(nn.Dropout(0.0), *layers, hidden, last), digits(4), batch=4, epochs=1))
+    assert (torch.cdist(digits(4).flatten(1), found.images.flatten(1)).amin(1) < 1e-2).all()
+
+
+def test_features_of_which_training_left_some_out_are_not_returned():
+    """As where a head begins with dropout behind a frozen body: each is zero or doubled."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(1, 16, 3, 2, padding=1), nn.LeakyReLU(0.3), nn.Flatten()).requires_grad_(False)
+    layers = (nn.Linear(256, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
+    found = run(client(nn.Sequential(body, nn.Dropout(), *layers), digits(4), batch=4, epochs=1))
+    assert not len(found.images) and found.features is None and "is drawn in training" in " ".join(found.warnings)

@@ -133,6 +133,20 @@ def test_images_are_held_where_a_body_does_not_see_their_signs():
     assert len(found.images) == 0 and len(found.held) >= COUNT and len(found.features) == COUNT
 
 
+def test_a_body_that_flattens_by_view_is_run_on_no_batch_without_images():
+    """As many networks do; torch refuses view(0, -1). All of the client's features are told here, so
+    that none is held to be inverted."""
+
+    class Viewed(nn.Module):
+        def forward(self, maps):
+            return maps.view(maps.size(0), -1)
+
+    model = with_frozen_body()
+    model[0][2] = Viewed()
+    found = run(trained(model), Knowledge(pixel_mean=(0.3,)))
+    assert len(found.features) == COUNT and (nearest(digits(COUNT), found) < 0.5).all()
+
+
 def test_linear_layers_beside_each_other_are_no_head():
     class Halves(nn.Module):
         def __init__(self):
