@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.base import Facts, Progress
+from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.own_units import OwnUnits, peel
@@ -39,7 +39,7 @@ from attacks.span.search.problems import AffineSpan
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal
 from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
-from attacks.span.variants.pixels import FirstLayerVariant
+from attacks.span.variants.pixels import FirstLayerVariant, PixelVariant
 
 BATCH = 2**25  # entries of the normal matrices' factors that are held in memory at a time
 
@@ -128,7 +128,7 @@ class FoundDuals:
 
 @dataclass(frozen=True)
 class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
-    """Images from the zeros of duals that are found by their two values. Only the first round that moved is used."""
+    """Images from the zeros of duals that are found by their two values, in the first round that moved."""
 
     evidence_type: ClassVar[type[PixelEvidence]] = OneHiddenEvidence
 
@@ -140,6 +140,17 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
                 f"{type(self.observation.model).__name__!r} normalized by the batch, so that every image leaves a "
                 "trace at every unit (use 'gradient_matching')"
             )
+
+    def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
+        """Where signals at the outputs tell nothing, as several steps blur them or the output layer stays with the
+        client, and the second layer has more units than there are images, its rows may tell images after all."""
+        found = super().attack(generator, progress)
+        rows = len(self.observation.model.state_dict()[self.network.weights[1]])
+        if found.num_inferred is None or not len(found.images) < found.num_inferred < rows:
+            return found
+        other = PixelVariant(self.observation, self.knowledge, self.options, self.network, self.has_zeros)
+        by_rows = other.attack(generator, progress)
+        return by_rows if len(by_rows.images) > len(found.images) else found
 
     def read(self, generator: torch.Generator) -> PixelEvidence:
         one, ignored = self.observation.one_round()

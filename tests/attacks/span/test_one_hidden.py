@@ -55,6 +55,16 @@ def test_batches_over_epochs_give_every_image():
     assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT
 
 
+def test_a_body_whose_output_layer_stays_with_the_client():
+    """Its second layer is no output layer: no signal is a prediction less a label."""
+    torch.manual_seed(0)
+    model = nn.Sequential(network(outputs=96), nn.ReLU(), nn.Linear(96, 10))  # behind the body: what is not sent
+    sent, returned = client(model, digits(12), lr=0.2).pairs[0]
+    body = [{name[2:]: value for name, value in state.items() if name.startswith("0.")} for state in (sent, returned)]
+    found = run(Observation(nn.Sequential(*model[0], nn.ReLU()), (tuple(body),), SHAPE))
+    assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT
+
+
 def test_one_output_is_enough():
     model, images = network(outputs=1), digits(8)
     sent = {name: value.clone() for name, value in model.state_dict().items()}
