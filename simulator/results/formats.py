@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from attacks import InputError, Reconstruction
-from attacks.interface.observation import State, check_tensor
+from attacks.interface.observation import State
 from clients.config import first_fault
 from clients.data.files import npz_array
 from simulator.results.disk import checksum_of, drop_from_page_cache, replacing, write_atomically
@@ -83,19 +83,6 @@ def save_state(path: Path, state: State, archive: bool = False) -> str:
             return checksum_of(partial)
         drop_from_page_cache(partial)
         return ""
-
-
-def load_state(path: Path) -> State:
-    """Load a state dict from a safetensors file; raise InputError if it is none."""
-    try:
-        state = load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"checkpoint {str(path)!r} does not exist") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"checkpoint {str(path)!r} is no safetensors file ({error})") from None
-    for name, tensor in state.items():
-        check_tensor(tensor, f"checkpoint {str(path)!r}: tensor {name!r}")
-    return state
 
 
 def reconstruction_file(found: Reconstruction) -> bytes:

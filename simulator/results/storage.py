@@ -22,7 +22,7 @@ from clients.config import ModelConfig, as_json, first_fault
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
 from simulator.results.disk import below, inside, writing
-from simulator.results.formats import load_state, read_model, save_state, write_model
+from simulator.results.formats import read_model, save_state, write_model
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
@@ -129,12 +129,9 @@ class CellStore:
     def distilled_path(self, round: int, client: int) -> Path:
         return inside(self.path, self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors")
 
-    def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
-        """Return the distilled images of all these clients; None if some trained on their own."""
-        paths = [self.distilled_path(round, client) for client in clients]
-        if not all(path.exists() for path in paths):
-            return None
-        return torch.cat([load_state(path)["images"] for path in paths])
+    def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor:
+        """Return the distilled images of all these clients. Raise InputError if some trained on their own."""
+        return torch.cat([read_checkpoint(self.distilled_path(round, client))["images"] for client in clients])
 
     def save_public_images(self, images: Tensor) -> None:
         self._note_state(self.public_path, {"images": images})
@@ -199,7 +196,7 @@ class CellStore:
 
     def public_images(self) -> State:
         """Load the images that adversaries were given, as {"images": (P, C, H, W)}."""
-        found = load_state(self.public_path)
+        found = read_checkpoint(self.public_path)
         if "images" not in found:
             raise InputError(f"{str(self.public_path)!r} has no images: the run directory is damaged")
         return found
@@ -288,7 +285,7 @@ class ObservationMetadata:
             found[PUBLIC] = store.public_path, store.public_images
         for client in self.distilled:
             path = store.distilled_path(round, client)
-            found[DISTILLED.format(client)] = path, partial(load_state, path)
+            found[DISTILLED.format(client)] = path, partial(read_checkpoint, path)
         return found
 
     def observation(self, tensors: TensorsByName) -> Observation:

@@ -116,9 +116,8 @@ def scored_against(run: Images, row: pd.Series) -> Tensor:
     cell, key = cell_of(row), ObservationKey.of(row)
     if row["target"] == "distilled":
         store = run.store(cell)
-        images = store.load_distilled(key.round, store.recorded(key).clients)
-    else:
-        images = run.private_images(key, cell)
+        return store.load_distilled(key.round, store.recorded(key).clients)
+    images = run.private_images(key, cell)
     assert images is not None  # the row was scored against them
     return images
 
