@@ -203,8 +203,7 @@ class CellStore:
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """Return the knowledge of the adversary of an observation."""
-        knowledge, public = told_in(self.recorded(key))
-        return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
+        return granted_in(self.recorded(key), self.public_images)
 
     def architecture(self) -> Architecture:
         return read_model(inside(self.path, self.checkpoints / ARCHITECTURE_FILE), Architecture)
@@ -236,11 +235,11 @@ def client_name(round: int, client: int) -> str:
     return f"client_{client:02d}_round_{round:04d}.safetensors"
 
 
-def told_in(recorded: RecordedObservation) -> tuple[Knowledge, bool]:
-    """Return the granted knowledge without public images, and whether the adversary has those."""
+def granted_in(recorded: RecordedObservation, public_images: Callable[[], State]) -> Knowledge:
+    """Return the granted knowledge. public_images: loads those images, if they are granted."""
     given = dict(recorded.knowledge)
-    public = given.pop("public_images", None) is not None
-    return make_knowledge(given), public
+    told = given.pop("public_images", None) is not None
+    return replace(make_knowledge(given), public_images=public_images()["images"] if told else None)
 
 
 TensorsByName = Mapping[str, State]
@@ -256,15 +255,11 @@ TensorFile = tuple[Path, Callable[[], State]]
 class ObservationMetadata:
     """An observation without the tensors.
 
-    told: the granted knowledge, without public images.
-    public: whether these were granted.
     distilled: the clients of the round that distilled their images.
     """
 
     recorded: RecordedObservation
     architecture: Architecture
-    told: Knowledge
-    public: bool = False
     distilled: tuple[int, ...] = ()
 
     @classmethod
@@ -273,7 +268,7 @@ class ObservationMetadata:
         recorded = store.recorded(key)
         clients = dict.fromkeys((*recorded.clients, *recorded.round_clients))
         distilled = [client for client in clients if store.distilled_path(key.round, client).exists()]
-        return cls(recorded, store.architecture(), *told_in(recorded), tuple(distilled))
+        return cls(recorded, store.architecture(), tuple(distilled))
 
     def tensor_files(self, store: CellStore) -> dict[str, TensorFile]:
         """Return the files of the tensors, by label."""
@@ -281,7 +276,7 @@ class ObservationMetadata:
         found: dict[str, TensorFile] = {
             name: (store.checkpoint_path(name), partial(store.checkpoint, name, like)) for name in self.recorded.files
         }
-        if self.public:
+        if self.recorded.knowledge.get("public_images") is not None:
             found[PUBLIC] = store.public_path, store.public_images
         for client in self.distilled:
             path = store.distilled_path(round, client)
@@ -294,7 +289,7 @@ class ObservationMetadata:
         return Observation(net.build(), pairs, net.shape, key.round, key.client, key.threat_model)
 
     def granted(self, tensors: TensorsByName) -> Knowledge:
-        return replace(self.told, public_images=tensors[PUBLIC]["images"]) if self.public else self.told
+        return granted_in(self.recorded, lambda: tensors[PUBLIC])
 
     def distilled_images(self, tensors: TensorsByName, clients: Sequence[int]) -> Tensor | None:
         """Return the distilled images of these clients, (M, C, H, W) in [0, 1]; None if some trained on their own."""
