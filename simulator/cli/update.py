@@ -20,8 +20,7 @@ from simulator.cli.output import CommandResult, out, records, say, show_warnings
 from simulator.evaluation import candidate_images
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
-from simulator.results.disk import check_out, make_out, write_atomically
-from simulator.results.formats import read_json
+from simulator.results.disk import check_out, make_out, read_json, write_atomically
 from simulator.results.keys import ObservationKey
 from simulator.run.display import step_bar
 from simulator.tools import diagnosis

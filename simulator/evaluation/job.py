@@ -27,8 +27,7 @@ from simulator.evaluation.candidate_images import (
 from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_alone, measure_update, nothing_of
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
-from simulator.results.disk import make_out, write_bytes
-from simulator.results.formats import reconstruction_file
+from simulator.results.disk import make_out, reconstruction_file, write_bytes
 from simulator.results.keys import ObservationKey, RecordedObservation, subject_of
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, ObservationMetadata, TensorsByName

@@ -21,8 +21,7 @@ from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json, first_fault
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
-from simulator.results.disk import below, inside, writing
-from simulator.results.formats import read_model, save_state, write_model
+from simulator.results.disk import below, inside, read_model, save_state, write_model, writing
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge

@@ -13,7 +13,7 @@ from attacks.scoring.images import RECOVERED_PSNR, hungarian_match, lengths
 from attacks.scoring.leakage import LOOSE
 from attacks.scoring.recognition import Views, comparable, unmoved
 from simulator.results.columns import leakage_floor
-from simulator.results.formats import load_images
+from simulator.results.disk import load_images
 from simulator.results.keys import ObservationKey, owner
 from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore

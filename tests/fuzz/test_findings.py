@@ -17,7 +17,7 @@ from clients.data.files import read_npz
 from clients.models.checkpoint import read_checkpoint
 from simulator.audit.recording import Recording
 from simulator.reports.page.pictures import facts_of, summary_of
-from simulator.results.formats import load_images
+from simulator.results.disk import load_images
 from simulator.results.keys import ObservationKey
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore

@@ -12,8 +12,7 @@ from clients.config import ModelConfig
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
 from simulator.results import storage as storage_module
-from simulator.results.disk import check_out, make_out, write_bytes
-from simulator.results.formats import load_images, reconstruction_file, save_state
+from simulator.results.disk import check_out, load_images, make_out, reconstruction_file, save_state, write_bytes
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore, make_knowledge
 from simulator.run_errors import DiskError
