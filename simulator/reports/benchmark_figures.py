@@ -13,8 +13,7 @@ from torch import Tensor
 from simulator.evaluation.truth import Truth
 from simulator.reports import drawing
 from simulator.reports.benchmark_table import LEAK, settings, strongest, tried_by_all
-from simulator.reports.drawing import Drawn, Style
-from simulator.reports.strip_figures import blank_sheet, draw_images
+from simulator.reports.drawing import Drawn, Style, blank_sheet, draw_images
 from simulator.results.disk import load_images
 from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.rundir.exposure_rows import worst_first

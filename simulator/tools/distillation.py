@@ -22,7 +22,7 @@ from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Learners, named_kernel
 from clients.models import build_model, option_values
 from clients.training import encode_targets
-from simulator.reports.strip_figures import image_sheet
+from simulator.reports.drawing import image_sheet
 from simulator.results.disk import make_out, write_atomically
 from simulator.run.display import ShowProgress
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
