@@ -1,6 +1,5 @@
 """The commands on one update: attack, and member and diagnose, which look at it without attacking it."""
 
-import math
 from functools import partial
 
 import pandas as pd
@@ -22,7 +21,7 @@ from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.results.disk import check_out, make_out, read_json, write_atomically
 from simulator.results.keys import ObservationKey
-from simulator.run.display import step_bar
+from simulator.run.display import loss_bar, step_bar
 from simulator.tools import diagnosis
 from simulator.tools.one_update import FACTS, Update, attack_update, check_replaceable, describe_again, describe_pair
 
@@ -38,11 +37,7 @@ def attack(typed: AttackCommand) -> CommandResult:
     check_replaceable(folder)
     update = _update(typed)
     with step_bar() as report:
-
-        def show(done: int, total: int, loss: float) -> None:
-            report(typed.name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total)
-
-        error = attack_update(update, folder, typed.in_pixels, typed.timeout, show)
+        error = attack_update(update, folder, typed.in_pixels, typed.timeout, loss_bar(report, typed.name))
     facts = read_json(folder / FACTS)
     doubt = doubt_trained(update.observation) if typed.run is None else ""
     show_warnings([*([doubt] if doubt else []), *facts.get("warnings", ())])
