@@ -30,25 +30,22 @@ def code_version() -> str:
     return digest.hexdigest()[:16]
 
 
-def has_gpu_share() -> bool:
-    """Return whether this process may use a GPU: a worker of Ray needs a share of one; any other process does not."""
-    import ray  # 0.2 s of a process that has no need of it otherwise
-
-    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
-        return True
-    return bool(ray.get_gpu_ids())
-
-
 def whereabouts() -> dict[str, str | int]:
     """Return where a client ran: its process, kind of worker and the GPUs that Ray granted it."""
-    facts: dict[str, str | int] = {"pid": os.getpid(), "worker": "local", "gpu-ids": ""}
-    import ray  # likewise
+    import ray  # 0.2 s of a process that has no need of it otherwise
 
+    facts: dict[str, str | int] = {"pid": os.getpid(), "worker": "local", "gpu-ids": ""}
     if ray.is_initialized():
         context = ray.get_runtime_context()
         worker = {ray.WORKER_MODE: "ray-worker", ray.SCRIPT_MODE: "ray-driver"}.get(context.worker.mode, "ray")
         facts |= {"worker": worker, "gpu-ids": ",".join(map(str, ray.get_gpu_ids()))}
     return facts
+
+
+def has_gpu_share() -> bool:
+    """Return whether this process may use a GPU: a worker of Ray needs a share of one; any other process does not."""
+    where = whereabouts()
+    return where["worker"] != "ray-worker" or bool(where["gpu-ids"])
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from attacks.interface.errors import InputError, one_line
 from attacks.interface.observation import COMPILED, PARALLEL, State, check_tensor
 from clients.batch_norm import STATISTICS
-from clients.bounds import check_unpacked, is_bomb
-from clients.data.files import members, npz_fields
+from clients.data.files import check_unpacked, is_bomb, members, npz_fields
 
 # where training scripts put a state dict
 NESTED = ("state_dict", "model_state_dict", "model", "net", "module", "weights", "params")

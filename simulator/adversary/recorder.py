@@ -68,10 +68,6 @@ class CellRecorder:
         if reply.distilled is not None:
             self.store.save_distilled(round, reply.client, reply.distilled)
 
-    def attacked(self, job: Job) -> None:
-        """Note that an attack has ended: it reads no files any more."""
-        self.retention.end(job.name)
-
     def end_round(self, round: int, healthy: tuple[int, ...], final: str | None, summed: str | None) -> None:
         """Extend the series by this round, and attack its observations. healthy: the clients whose update went in.
         final, summed: the files of the global checkpoint and of the sum of secure aggregation, or None."""

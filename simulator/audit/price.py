@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import pandas as pd
 
-from attacks import InputError
+from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import counted
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
@@ -18,7 +17,6 @@ from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,
     AttackRun,
-    attack_seconds,
     clock,
     mean_seconds,
     or_more,
@@ -153,23 +151,24 @@ def _measured(
     """Return (the mean seconds of each attack on the updates of each kind, None where it takes too long to measure; a
     line on each that fails there)."""
     alike, each, failed = dict[Seen, list[ObservationKey]](), dict[Priced, float | None](), []
+
+    def update(key: ObservationKey) -> tuple[Observation, Knowledge]:
+        return plan.observation(key), plan.knowledge(key)
+
     for key in keys:
         alike.setdefault(_seen(key), []).append(key)
     for one, (seen, own) in itertools.product(plan.attacks, alike.items()):
         if counts[one.label, seen]:
-            measured = partial(_seconds, plan, AttackRun(one, plan.options.seed), own)
+            run = AttackRun(one, plan.options.seed)
             try:
-                each[one.label, seen] = mean_seconds(measured, [plan.knowledge(key).num_private or 0 for key in own])
+                sizes = [plan.knowledge(key).num_private or 0 for key in own]
+                each[one.label, seen] = mean_seconds(run, own, sizes, update)
             except InputError:  # a refusal, as its row will say
                 each[one.label, seen] = 0.0
             except Exception as error:
                 whose, why = f"{seen[0]}, {owner(own[0].client)}", one_line_error(error)
                 failed.append(f"{one.label} ({whose}): price not measured: it failed: {why}")
     return each, failed
-
-
-def _seconds(plan: AuditPlan, run: AttackRun, keys: Sequence[ObservationKey], place: int) -> float | None:
-    return attack_seconds(run, plan.observation(keys[place]), plan.knowledge(keys[place]))
 
 
 def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:

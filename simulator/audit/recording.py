@@ -18,8 +18,7 @@ from torch import Tensor
 from attacks import InputError
 from attacks.interface.observation import State
 from clients.models.checkpoint import read_checkpoint
-from simulator.results.disk import inside
-from simulator.results.formats import read_json, read_model
+from simulator.results.disk import inside, read_json, read_model
 from simulator.results.keys import ObservationKey
 from simulator.results.storage import CellStore
 

@@ -17,8 +17,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import State
 from simulator.audit.messages import Arrays, Problems, ServerRound, log, same
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
-from simulator.results.disk import LOCK, acquired, is_occupied
-from simulator.results.formats import write_model
+from simulator.results.disk import LOCK, acquired, is_occupied, write_model
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.observation_writer import ObservationWriter, Retention, Series
 from simulator.results.storage import CellStore

@@ -1,19 +1,29 @@
-"""The commands that end in a verdict on a run: run, benchmark, report."""
+"""The commands on scenarios: check, and those that end in a verdict on a run: run, benchmark, report."""
 
 from collections.abc import Callable
 
-from simulator.cli.commands import BenchmarkCommand, ReportCommand, RunCommand
+from simulator.cli.commands import BenchmarkCommand, CheckCommand, ReportCommand, RunCommand
 from simulator.cli.finish import finish_benchmark, finish_run, finish_unwritten
-from simulator.cli.output import CommandResult, say
+from simulator.cli.output import CommandResult, out, say
 from simulator.reports.benchmark_table import TABLE
 from simulator.reports.gate import PLACES, parse_limits
 from simulator.run.display import run_display
+from simulator.run.estimate import describe_plan
 from simulator.run.plan import make_plan
 from simulator.run.run_folder import needs_run
 from simulator.run_errors import CellsFailed, DiskError, NoResult, RowsWithoutResult
 from simulator.rundir.run import Run
-from simulator.scenario.benchmark import load_benchmark
+from simulator.scenario.benchmark import load_any, load_benchmark
 from simulator.scenario.scenario import Scenario, load_scenario
+
+
+def check(typed: CheckCommand) -> CommandResult:
+    said = {}
+    for line in describe_plan(make_plan(load_any(typed.file, typed.profile, typed.overrides))):
+        out.print(line)  # the price comes some seconds after the rest
+        name, text = line.split(":", 1)
+        said[name] = " ".join(text.split())
+    return CommandResult(said)
 
 
 def run(typed: RunCommand) -> CommandResult:

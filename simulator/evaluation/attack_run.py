@@ -116,16 +116,18 @@ def attack_seconds(run: AttackRun, observation: Observation, knowledge: Knowledg
     return taken + (last - first) / max(done - began - 1, 1) * (total / PROBE * iterations - done)
 
 
-def mean_seconds(measured: Callable[[int], float | None], sizes: Sequence[int]) -> float | None:
+def mean_seconds(
+    run: AttackRun, updates: Sequence[Any], sizes: Sequence[int], seen: Callable[[Any], tuple[Observation, Knowledge]]
+) -> float | None:
     """Return the mean seconds of an attack on updates of so many images each; None if it takes too long to measure.
 
-    measured: the seconds on one of them, by its place. One is measured of all that have less than twice as many images
-    as another, the largest first.
+    seen: returns an update and the knowledge of its adversary. One is measured of all that have less than twice as many
+    images as another, the largest first.
     """
     left, total = sorted(range(len(sizes)), key=sizes.__getitem__), 0.0
     while left:
         alike = [place for place in left if 2 * sizes[place] > sizes[left[-1]]] or left
-        seconds = measured(alike[len(alike) // 2])
+        seconds = attack_seconds(run, *seen(updates[alike[len(alike) // 2]]))
         if seconds is None:
             return None
         total += seconds * len(alike)

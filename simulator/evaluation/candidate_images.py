@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from attacks.interface.normalization import Normalization
 from attacks.scoring.images import Distinct
 from attacks.update.private_set import infer_pixel_mean
 from simulator.evaluation.image_files import ImageFiles, Shape, no_members, read_truth
+from simulator.evaluation.truth import Measured
 from simulator.results.schema import CANDIDATES
 
 WIDE_GAP = 1.0  # in score: the residuals on its two sides differ by a factor of e
@@ -171,19 +171,6 @@ def without_candidates(public: ImageFiles, candidates: ImageFiles) -> tuple[Imag
     return ImageFiles(public.names, (int(kept.sum()),), public.images[kept], False, labels), line
 
 
-class Measured(NamedTuple):
-    """What is measured of an update whatever became of the attack.
-
-    columns: of the leakage table.
-    notes: for `detail`.
-    table: a CSV file with the scores of all candidates, None if there are none.
-    """
-
-    columns: dict[str, Any]
-    notes: list[str]
-    table: bytes | None = None
-
-
 def tell_candidates(source: AuditCandidates, observation: Observation, knowledge: Knowledge) -> Measured:
     """Tell members from others. A fault costs these columns alone: a note says why they are empty."""
     try:
@@ -196,7 +183,7 @@ def tell_candidates(source: AuditCandidates, observation: Observation, knowledge
         found = Calibrated.of(residual[different.first], others)
         table = membership_table(residual, found, different).encode()
         notes = [*told.warnings, *filter(None, [scale_warning(candidates, observation), left_out])]
-        return Measured({} if found is None else found.columns(), notes, table)
+        return Measured({} if found is None else found.columns(), notes, table=table)
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         return Measured({}, [f"{NAME}: {kind}{error}"])

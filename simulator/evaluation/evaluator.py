@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,7 +23,7 @@ from attacks.scoring.leakage import LeakageScore
 from attacks.scoring.recognition import comparable
 from attacks.update.labels import estimate_label_counts
 from attacks.update.private_set import image_capacity
-from simulator.evaluation.truth import NO_OTHERS, Truth
+from simulator.evaluation.truth import NO_OTHERS, Measured, Truth
 from simulator.run_errors import one_line_error
 
 MISFIT = 0.2  # of the shares of classes: at most 0.12 under SGD, 7 under Adam (docs/records/label_counts.md)
@@ -210,23 +210,10 @@ def linearity(attack: FinishedAttack) -> dict[str, Any]:
 UNCALIBRATED = "too few public images to say what an eye would know"
 
 
-class Evaluation(NamedTuple):
-    """The scores of an attack, as rows of the tables.
-
-    columns: of the leakage table.
-    samples: rows of the samples table, one per private image.
-    notes: on either.
-    """
-
-    columns: dict[str, Any]
-    samples: list[dict[str, Any]]
-    notes: list[str]
-
-
 @exact_convolutions()
 def evaluate(
     truth: Truth, observation: Observation, knowledge: Knowledge, found: Reconstruction, key: dict[str, Any]
-) -> Evaluation:
+) -> Measured:
     """Score a reconstruction and take every registered measure of it. key: the columns that identify the row.
 
     If a measure fails (the user's model cannot be differentiated, an update tells nothing), the row keeps its scores,
@@ -248,7 +235,7 @@ def evaluate(
     if scores.floor_size < len(found.images) and NO_OTHERS not in truth.notes:
         size, returned = scores.floor_size, len(found.images)
         notes.append(f"the floor has {size} of the {returned} public images that it needs: {truth.more_public}")
-    return Evaluation(attack.columns, _samples(scores, found, key, truth.numbers), notes)
+    return Measured(attack.columns, notes, _samples(scores, found, key, truth.numbers))
 
 
 def counts_of(observation: Observation, found: Reconstruction) -> dict[str, Any]:

@@ -17,18 +17,11 @@ from attacks.interface.errors import one_line
 from attacks.scoring.images import score_images
 from clients.time_limit import OutOfTime, time_limit
 from simulator.evaluation.attack_run import AttackRun
-from simulator.evaluation.candidate_images import (
-    GIVE_PUBLIC,
-    NOT_TRIED,
-    AuditCandidates,
-    Measured,
-    tell_candidates,
-)
-from simulator.evaluation.evaluator import Evaluation, counts_of, evaluate, measure_alone, measure_update, nothing_of
+from simulator.evaluation.candidate_images import GIVE_PUBLIC, NOT_TRIED, AuditCandidates, tell_candidates
+from simulator.evaluation.evaluator import counts_of, evaluate, measure_alone, measure_update, nothing_of
 from simulator.evaluation.progress_board import Reporter
-from simulator.evaluation.truth import NO_TRUTH, Attacked, ScenarioTruth, Truth, TruthSource
-from simulator.results.disk import make_out, write_bytes
-from simulator.results.formats import reconstruction_file
+from simulator.evaluation.truth import NO_TRUTH, Attacked, Measured, ScenarioTruth, Truth, TruthSource
+from simulator.results.disk import make_out, reconstruction_file, write_bytes
 from simulator.results.keys import ObservationKey, RecordedObservation, subject_of
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, ObservationMetadata, TensorsByName
@@ -231,13 +224,13 @@ def score_attack(job: Job, attacked: Attacked, granted: Knowledge, distilled: Di
     vouched = {"num_vouched": len(found.images)} if job.attack.make().vouches else {}
     by_target["private"].columns.update(members.columns | vouched)
     by_target["private"].notes.extend(note for note in members.notes if note not in found.warnings)
-    rows, samples = {}, []
+    rows = {}
     for target, scores in by_target.items():
         detail = one_line("; ".join([*found.warnings, *scores.notes, *notes]), most=10_000)
         told, seconds = json.dumps(attacked.knowledge.given()), round(found.seconds, 3)  # without scoring
         spent = {"knowledge": told, "seconds": seconds}
         rows[target] = scores.columns | {"status": "ok", "detail": detail} | spent | privacy
-        samples += scores.samples
+    samples = [sample for scores in by_target.values() for sample in scores.samples]
     return JobOutput(_result(job, rows, samples), job.files(members, attacked))
 
 
@@ -268,7 +261,7 @@ def _truth(job: Job, attacked: Attacked) -> Truth | str:
     return NO_TRUTH if job.settings.truth is None else job.settings.truth.truth(attacked)
 
 
-def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evaluation]:
+def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Measured]:
     """Score by target: against the private images, and against the images that all clients trained on instead."""
     recorded, observation, knowledge, found = attacked
     truth = _truth(job, attacked)
@@ -277,7 +270,7 @@ def score(job: Job, attacked: Attacked, distilled: Distilled) -> dict[str, Evalu
         columns, notes = measure_update(observation, knowledge)
         if job.settings.candidates is None:
             notes = [NOT_TRIED if truth.startswith(NO_TRUTH) else GIVE_PUBLIC, *notes]
-        return {"private": Evaluation(told | counts_of(observation, found) | columns, [], [truth, *notes])}
+        return {"private": Measured(told | counts_of(observation, found) | columns, [truth, *notes])}
     by_target = {"private": evaluate(truth, observation, knowledge, found, job.row_key())}
     images, of_round = distilled(recorded.clients), distilled(recorded.round_clients)
     if images is not None and of_round is not None:

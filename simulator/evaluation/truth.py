@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -75,6 +75,21 @@ class Attacked(NamedTuple):
     observation: Observation
     knowledge: Knowledge
     found: Reconstruction
+
+
+class Measured(NamedTuple):
+    """What is measured of an update.
+
+    columns: of the leakage table.
+    notes: for `detail`.
+    samples: rows of the samples table, one per private image.
+    table: a CSV file with the scores of all candidates, None if there are none.
+    """
+
+    columns: dict[str, Any]
+    notes: list[str]
+    samples: Sequence[dict[str, Any]] = ()
+    table: bytes | None = None
 
 
 class TruthSource(Protocol):

@@ -21,7 +21,7 @@ from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
 from simulator.paper.experiment import ExperimentRun, get_experiment
 from simulator.paper.records import DATA, MADE, Made, decide, draw_figure, write_claims
-from simulator.reports.strip_figures import draw_strips
+from simulator.reports.drawing import draw_strips
 from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import COST, describe_plan

@@ -30,9 +30,9 @@ from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment
 from simulator.paper.measures import draw_lines, spearman_within
 from simulator.reports.drawing import themed
 from simulator.results.disk import write_atomically
-from simulator.run.display import ShowProgress
+from simulator.run.display import ShowProgress, loss_bar
 from simulator.scenario.scenario import Cell
-from simulator.tools.distillation import Owner, evaluate, loss_bar
+from simulator.tools.distillation import Owner, evaluate
 
 Method = Literal["kip", "rkip", "rkip_finite"]
 ALIKE = 0.9  # the cosine from which on two images are one

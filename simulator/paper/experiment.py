@@ -193,50 +193,47 @@ Read = TypeVar("Read", bound=Callable[..., Any])
 
 
 def experiment(
-    name: str, title: str, statistics: Judge, draw: Draw, settings: type[Section] = Section, cost: Cost | None = None
+    name: str,
+    title: str,
+    statistics: Judge,
+    draw: Draw,
+    settings: type[Section] = Section,
+    cost: Cost | None = None,
+    *,
+    by: Callable[[Any], Measure] = lambda measure: measure,
 ) -> Callable[[Read], Read]:
     """Register what measures an experiment, of an `ExperimentRun` and its settings; one function may measure several.
 
     Each has a file, NAME.yaml in scenarios/paper or scenarios/theory: its claims, a scenario where it is a federation,
     and its `settings`.
+
+    by: makes that of a function which takes something else.
     """
 
-    def register(measure: Read) -> Read:
-        EXPERIMENTS[name] = Experiment(name, title, measure, statistics, draw, settings, cost)
-        return measure
+    def register(function: Read) -> Read:
+        EXPERIMENTS[name] = Experiment(name, title, by(function), statistics, draw, settings, cost)
+        return function
 
     return register
 
 
-def cell_experiment(name: str, title: str, *more: Any) -> Callable[[Read], Read]:
-    """Register what makes the rows of one cell of the file's sweep, of the cell and the settings, without a run."""
-
-    def register(rows_of: Read) -> Read:
-        def measure(run: ExperimentRun, settings: Section) -> Outcome:
-            tables = []
-            for done, cell in enumerate(run.cells):
-                run.report(cell.name, done, len(run.cells))
-                tables.append(pd.DataFrame(rows_of(cell, settings)))
-            return Outcome(pd.concat(tables, ignore_index=True))
-
-        experiment(name, title, *more)(measure)
-        return rows_of
-
-    return register
+def each_cell(rows_of: Callable[[Cell, Any], Any], run: ExperimentRun, settings: Section) -> Outcome:
+    """Measure each cell of the file's sweep without a run. rows_of: makes its rows, of the cell and the settings."""
+    tables = []
+    for done, cell in enumerate(run.cells):
+        run.report(cell.name, done, len(run.cells))
+        tables.append(pd.DataFrame(rows_of(cell, settings)))
+    return Outcome(pd.concat(tables, ignore_index=True))
 
 
-def sweep_experiment(name: str, title: str, statistics: Judge, draw: Draw) -> Callable[[Read], Read]:
-    """Register what reads the data off one `Run` of the file's federation, with the whole sweep."""
+def one_sweep(read: Callable[[Run], pd.DataFrame], run: ExperimentRun, _: Section) -> Outcome:
+    """Run the file's federation with its whole sweep. read: returns the data of that run."""
+    record = run.sweep()
+    return Outcome(read(record), partial(sheet_of, record))
 
-    def register(read: Read) -> Read:
-        def measure(run: ExperimentRun, _: Section) -> Outcome:
-            record = run.sweep()
-            return Outcome(read(record), partial(sheet_of, record))
 
-        experiment(name, title, statistics, draw)(measure)
-        return read
-
-    return register
+cell_experiment = partial(experiment, by=lambda rows_of: partial(each_cell, rows_of))
+sweep_experiment = partial(experiment, by=lambda read: partial(one_sweep, read))
 
 
 def get_experiment(name: str) -> Experiment:

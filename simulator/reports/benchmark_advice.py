@@ -29,8 +29,6 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 def learned(table: pd.DataFrame) -> set[str]:
     """Return the defenses whose loss of accuracy is small enough to compare, or unknown."""
-    if "accuracy_difference" not in table:
-        return set(table.defense)
     return set(table[~(table.accuracy_difference < -LOST)].defense)
 
 

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from simulator.evaluation.truth import Truth
 from simulator.reports import drawing
-from simulator.reports.benchmark_table import LEAK, settings, strongest, tried_by_all
-from simulator.reports.drawing import Drawn, Style
-from simulator.reports.strip_figures import blank_sheet, draw_images
-from simulator.results.formats import load_images
+from simulator.reports.benchmark_table import LEAK, settings, strongest
+from simulator.reports.drawing import Drawn, Style, blank_sheet, draw_images
+from simulator.results.disk import load_images
 from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.rundir.exposure_rows import worst_first
 from simulator.rundir.run import Run
@@ -134,7 +133,7 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         own = rows[rows.threat_model == view]
         for _, row in own.iterrows():
             _point(axis, row, look[row["defense"]])
-        steps = frontier_of(tried_by_all(own)).sort_values("test_accuracy")
+        steps = frontier_of(own[own.not_attacked_by.isna()]).sort_values("test_accuracy")
         axis.plot(steps.test_accuracy, steps[LEAK], color="0.4", linestyle="--", linewidth=1, zorder=0)
         axis.set(title=f"{view}: strongest attack on each defense", xlim=LIMITS, ylim=LIMITS)
         axis.set(xlabel=ACCURACY, ylabel=TAKEN)
@@ -145,7 +144,7 @@ def frontier(table: pd.DataFrame, look: dict[str, Style], path: Path) -> Drawn |
         drawing.name_points(axis, dict(points), look)
     said = [
         f"{row.defense} ({row.threat_model}): accuracy {row.test_accuracy:.2f}, has {row.leak:.2f}"
-        for row in frontier_of(tried_by_all(rows)).sort_values(LEAK).itertuples()
+        for row in frontier_of(rows[rows.not_attacked_by.isna()]).sort_values(LEAK).itertuples()
     ]
     return Drawn(
         drawing.save(figure, path),

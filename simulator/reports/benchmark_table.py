@@ -235,11 +235,6 @@ def utility_columns(utility: pd.DataFrame, defense: str, round: int) -> dict[str
     return columns
 
 
-def tried_by_all(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the benchmark without a missing attack."""
-    return rows[rows.not_attacked_by.isna()] if "not_attacked_by" in rows else rows
-
-
 def strongest(table: pd.DataFrame) -> pd.DataFrame:
     """Return for every defense and threat model the row of the attack that has most of the private images in the last
     attacked round, with that share as `leak`: by the count of a verdict that is largest."""

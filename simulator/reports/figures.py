@@ -12,8 +12,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from simulator.reports import drawing
-from simulator.reports.drawing import Drawn, Style
-from simulator.reports.strip_figures import image_grid
+from simulator.reports.drawing import Drawn, Style, image_grid
 from simulator.results.columns import leakage_floors
 from simulator.results.keys import ALL, owner
 from simulator.rundir.exposure_rows import worst_first

@@ -82,6 +82,7 @@ class Retention:
         self.readers.update(self.files[attack])
 
     def end(self, attack: str) -> None:
+        """Note that an attack has ended: it reads no files any more."""
         self.readers.subtract(self.files.pop(attack, ()))
         self._remove()
 

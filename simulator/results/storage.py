@@ -21,8 +21,7 @@ from attacks.interface.observation import State
 from clients.config import ModelConfig, as_json, first_fault
 from clients.models import build_model
 from clients.models.checkpoint import read_checkpoint
-from simulator.results.disk import below, inside, writing
-from simulator.results.formats import load_state, read_model, save_state, write_model
+from simulator.results.disk import below, inside, read_model, save_state, write_model, writing
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 
 PER_CHANNEL = ("pixel_mean", "pixel_std")  # fields of knowledge
@@ -129,12 +128,9 @@ class CellStore:
     def distilled_path(self, round: int, client: int) -> Path:
         return inside(self.path, self.truth / f"distilled_client_{client:02d}_round_{round:04d}.safetensors")
 
-    def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor | None:
-        """Return the distilled images of all these clients; None if some trained on their own."""
-        paths = [self.distilled_path(round, client) for client in clients]
-        if not all(path.exists() for path in paths):
-            return None
-        return torch.cat([load_state(path)["images"] for path in paths])
+    def load_distilled(self, round: int, clients: Sequence[int]) -> Tensor:
+        """Return the distilled images of all these clients. Raise InputError if some trained on their own."""
+        return torch.cat([read_checkpoint(self.distilled_path(round, client))["images"] for client in clients])
 
     def save_public_images(self, images: Tensor) -> None:
         self._note_state(self.public_path, {"images": images})
@@ -199,15 +195,14 @@ class CellStore:
 
     def public_images(self) -> State:
         """Load the images that adversaries were given, as {"images": (P, C, H, W)}."""
-        found = load_state(self.public_path)
+        found = read_checkpoint(self.public_path)
         if "images" not in found:
             raise InputError(f"{str(self.public_path)!r} has no images: the run directory is damaged")
         return found
 
     def granted(self, key: ObservationKey) -> Knowledge:
         """Return the knowledge of the adversary of an observation."""
-        knowledge, public = told_in(self.recorded(key))
-        return replace(knowledge, public_images=self.public_images()["images"]) if public else knowledge
+        return granted_in(self.recorded(key), self.public_images)
 
     def architecture(self) -> Architecture:
         return read_model(inside(self.path, self.checkpoints / ARCHITECTURE_FILE), Architecture)
@@ -239,11 +234,11 @@ def client_name(round: int, client: int) -> str:
     return f"client_{client:02d}_round_{round:04d}.safetensors"
 
 
-def told_in(recorded: RecordedObservation) -> tuple[Knowledge, bool]:
-    """Return the granted knowledge without public images, and whether the adversary has those."""
+def granted_in(recorded: RecordedObservation, public_images: Callable[[], State]) -> Knowledge:
+    """Return the granted knowledge. public_images: loads those images, if they are granted."""
     given = dict(recorded.knowledge)
-    public = given.pop("public_images", None) is not None
-    return make_knowledge(given), public
+    told = given.pop("public_images", None) is not None
+    return replace(make_knowledge(given), public_images=public_images()["images"] if told else None)
 
 
 TensorsByName = Mapping[str, State]
@@ -259,15 +254,11 @@ TensorFile = tuple[Path, Callable[[], State]]
 class ObservationMetadata:
     """An observation without the tensors.
 
-    told: the granted knowledge, without public images.
-    public: whether these were granted.
     distilled: the clients of the round that distilled their images.
     """
 
     recorded: RecordedObservation
     architecture: Architecture
-    told: Knowledge
-    public: bool = False
     distilled: tuple[int, ...] = ()
 
     @classmethod
@@ -276,7 +267,7 @@ class ObservationMetadata:
         recorded = store.recorded(key)
         clients = dict.fromkeys((*recorded.clients, *recorded.round_clients))
         distilled = [client for client in clients if store.distilled_path(key.round, client).exists()]
-        return cls(recorded, store.architecture(), *told_in(recorded), tuple(distilled))
+        return cls(recorded, store.architecture(), tuple(distilled))
 
     def tensor_files(self, store: CellStore) -> dict[str, TensorFile]:
         """Return the files of the tensors, by label."""
@@ -284,11 +275,11 @@ class ObservationMetadata:
         found: dict[str, TensorFile] = {
             name: (store.checkpoint_path(name), partial(store.checkpoint, name, like)) for name in self.recorded.files
         }
-        if self.public:
+        if self.recorded.knowledge.get("public_images") is not None:
             found[PUBLIC] = store.public_path, store.public_images
         for client in self.distilled:
             path = store.distilled_path(round, client)
-            found[DISTILLED.format(client)] = path, partial(load_state, path)
+            found[DISTILLED.format(client)] = path, partial(read_checkpoint, path)
         return found
 
     def observation(self, tensors: TensorsByName) -> Observation:
@@ -297,7 +288,7 @@ class ObservationMetadata:
         return Observation(net.build(), pairs, net.shape, key.round, key.client, key.threat_model)
 
     def granted(self, tensors: TensorsByName) -> Knowledge:
-        return replace(self.told, public_images=tensors[PUBLIC]["images"]) if self.public else self.told
+        return granted_in(self.recorded, lambda: tensors[PUBLIC])
 
     def distilled_images(self, tensors: TensorsByName, clients: Sequence[int]) -> Tensor | None:
         """Return the distilled images of these clients, (M, C, H, W) in [0, 1]; None if some trained on their own."""

@@ -37,14 +37,11 @@ class FittedNoise(Wrapped):
         """expected_clients: given if each client takes part by a coin of its own. All weights are one then, and the sum
         of the updates and its noise are divided by that number: neither who came nor how many may scale what is
         released, and a round in which nobody came releases noise."""
-        super().__init__(strategy)
         self.flower = self.kind(strategy, noise_multiplier, clipping_norm, num_sampled_clients)
+        super().__init__(self.flower)
         self.expected_clients = expected_clients
         self.deviation = noise_multiplier * clipping_norm  # of the noise on a sum of weights 1
         self.sent = ArrayRecord()
-
-    def summary(self) -> None:
-        self.flower.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -1,6 +1,7 @@
 """Show the progress of a run: bars on a terminal, plain lines elsewhere. End it on Ctrl-C and SIGTERM."""
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -70,6 +71,11 @@ def step_bar() -> Iterator[ShowProgress]:
     finally:
         if console.is_terminal:
             progress.stop()
+
+
+def loss_bar(report: ShowProgress, name: str) -> Callable[[int, int, float], None]:
+    """Return what shows the steps of one piece of work with its loss, if it has one."""
+    return lambda done, total, loss: report(name + ("" if math.isnan(loss) else f", loss {loss:.2e}"), done, total)
 
 
 def run_display() -> "Display":

@@ -21,7 +21,6 @@ from simulator.evaluation.attack_run import (
     LONGEST_PROBE,
     SCORE,
     AttackRun,
-    attack_seconds,
     clock,
     iterations_of,
     mean_seconds,
@@ -185,8 +184,8 @@ def estimate(cell: Cell) -> tuple[float, dict[str, float], list[str]]:
         for attack in cell.scenario.attacks_by(view.adversary):
             kind = len(groups[0]), attack.label
             if kind not in measured:
-                seconds_of = partial(_seconds, cell, AttackRun.of(attack, cell.scenario), view, groups)
-                measured[kind] = mean_seconds(seconds_of, sizes)
+                run = AttackRun.of(attack, cell.scenario)
+                measured[kind] = mean_seconds(run, groups, sizes, partial(seen_of, cell, view))
             one = measured[kind]
             # a pair more costs an attack about as much as the first
             seconds = (LONGEST_PROBE if one is None else one) * pairs
@@ -195,11 +194,7 @@ def estimate(cell: Cell) -> tuple[float, dict[str, float], list[str]]:
     return steps * federation.rounds * step_seconds, found, list(longer)
 
 
-def _seconds(cell: Cell, run: AttackRun, view: View, groups: Sequence[Sequence[int]], place: int) -> float | None:
-    return attack_seconds(run, *seen_of(cell, groups[place], view))
-
-
-def seen_of(cell: Cell, clients: Sequence[int], view: View) -> tuple[Observation, Knowledge]:
+def seen_of(cell: Cell, view: View, clients: Sequence[int]) -> tuple[Observation, Knowledge]:
     """Return an update of a few steps on all images of these clients, and the knowledge of its adversary."""
     config = cell.client_config(use_gpu=False)
     data = load_data(config)

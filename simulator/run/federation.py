@@ -30,6 +30,7 @@ from simulator.evaluation.dispatch import BackgroundDispatcher, Dispatcher
 from simulator.evaluation.job import Job, JobResult, empty_result
 from simulator.results.disk import write_atomically
 from simulator.results.ledger import Ledger
+from simulator.results.observation_writer import Retention
 from simulator.results.privacy import privacy_columns
 from simulator.results.storage import CellStore
 from simulator.run.cluster import start_ray
@@ -160,7 +161,7 @@ class AttackQueue:
         self.dispatcher = BackgroundDispatcher(Dispatcher(engine.attack_workers, beside=beside))
         self.ledger, self.display = ledger, display
         self.trained: dict[str, Mapping[str, str]] = {}  # the checksums of what was written, by cell
-        self.recorders: dict[str, CellRecorder] = {}  # by cell
+        self.retentions: dict[str, Retention] = {}  # by cell
 
     def note(self, job: Job, result: JobResult) -> None:
         """Add the rows of a job that is over, or was not started at all."""
@@ -171,7 +172,7 @@ class AttackQueue:
         """Send an attack, unless an interrupted run has made it on the same checkpoints."""
         if (row := self.ledger.take_up(job.settings.cell, job.columns, job.of)) is None:
             return self.dispatcher.submit(job)
-        self.recorders[job.settings.cell].attacked(job)
+        self.retentions[job.settings.cell].end(job.name)
         return self.display.attack_done(row)
 
     def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
@@ -183,8 +184,8 @@ class AttackQueue:
         """Bring in what has finished, waiting at most `timeout` seconds for the first."""
         for job, result in self.dispatcher.collect(timeout):
             self.note(job, result)
-            if job.settings.cell in self.recorders:
-                self.recorders[job.settings.cell].attacked(job)
+            if job.settings.cell in self.retentions:
+                self.retentions[job.settings.cell].end(job.name)
             self.display.attack_done(result.leakage[0])
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
@@ -195,7 +196,7 @@ class AttackQueue:
         Clients may train faster than their updates are attacked, and waiting checkpoints must not fill the disk. Rounds
         are not counted: an attack that takes hours holds two checkpoints, and the federation goes on.
         """
-        while self.dispatcher.pending and sum(one.retention.waiting for one in self.recorders.values()) > checkpoints:
+        while self.dispatcher.pending and sum(one.waiting for one in self.retentions.values()) > checkpoints:
             self.collect(timeout=0.5)
 
     def close(self) -> None:
@@ -233,7 +234,7 @@ def run_cell(
     participation = Participation(scenario, {i: nodes[i] for i in range(scenario.federation.clients)})
     store = make_store(plan, cell, data)
     recorder = CellRecorder(cell, store, data, queue.submit, queue.note)
-    queue.recorders[cell.name] = recorder
+    queue.retentions[cell.name] = recorder.retention
     aggregation = StatisticsApart(defended_strategy(scenario), buffers_of(model))
     strategy = CuriousServer(aggregation, participation, recorder, utility.note)
 

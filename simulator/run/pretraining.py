@@ -24,8 +24,7 @@ from clients.data.partition import FederatedData, split_data
 from clients.local_update import load_targets, num_outputs
 from clients.models import build_model, load_checkpoint, load_weights
 from clients.training import train
-from simulator.results.disk import contents_digest, is_changed, write_atomically, writing
-from simulator.results.formats import save_state
+from simulator.results.disk import contents_digest, is_changed, save_state, write_atomically, writing
 
 FOLDER = "pretrained"  # in a run's directory
 DIGITS = 10  # of a digest in a file name

@@ -18,7 +18,7 @@ from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.base import Progress, silent
 from attacks.interface.errors import counted, did_you_mean, one_line
 from attacks.interface.normalization import Pictures
-from clients.bounds import check_unpacked
+from clients.data.files import check_unpacked
 from simulator.evaluation.attack_run import AttackRun
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth

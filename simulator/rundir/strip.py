@@ -13,7 +13,7 @@ from attacks.scoring.images import RECOVERED_PSNR, hungarian_match, lengths
 from attacks.scoring.leakage import LOOSE
 from attacks.scoring.recognition import Views, comparable, unmoved
 from simulator.results.columns import leakage_floor
-from simulator.results.formats import load_images
+from simulator.results.disk import load_images
 from simulator.results.keys import ObservationKey, owner
 from simulator.results.schema import LEAKAGE
 from simulator.results.storage import CellStore
@@ -116,9 +116,8 @@ def scored_against(run: Images, row: pd.Series) -> Tensor:
     cell, key = cell_of(row), ObservationKey.of(row)
     if row["target"] == "distilled":
         store = run.store(cell)
-        images = store.load_distilled(key.round, store.recorded(key).clients)
-    else:
-        images = run.private_images(key, cell)
+        return store.load_distilled(key.round, store.recorded(key).clients)
+    images = run.private_images(key, cell)
     assert images is not None  # the row was scored against them
     return images
 

@@ -21,8 +21,7 @@ from attacks.update.spectrum import infer_image_count
 from simulator.evaluation.candidate_images import spanned, to_input_space
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
-from simulator.results.disk import make_out, write_atomically
-from simulator.results.formats import json_text
+from simulator.results.disk import json_text, make_out, write_atomically
 from simulator.results.keys import ObservationKey
 from simulator.results.schema import LAYERS
 from simulator.rundir.run import Run

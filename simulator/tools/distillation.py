@@ -22,9 +22,9 @@ from clients.distillation import Distilled, DistillOptions, distill
 from clients.distillation.evaluation import Learners, named_kernel
 from clients.models import build_model, option_values
 from clients.training import encode_targets
-from simulator.reports.strip_figures import image_sheet
+from simulator.reports.drawing import image_sheet
 from simulator.results.disk import make_out, write_atomically
-from simulator.run.display import ShowProgress
+from simulator.run.display import ShowProgress, loss_bar
 from simulator.scenario.scenario import Scenario, apply_overrides, validate
 from simulator.scenario.yaml_source import YamlSource
 
@@ -141,10 +141,6 @@ def run_distillation(
     facts = {**accuracies, "standard_training": training, **describe(owner, options, found), "seconds": seconds}
     write(out, found, owner.data.normalization, facts)
     return facts
-
-
-def loss_bar(report: ShowProgress, name: str) -> Progress:
-    return lambda done, total, loss: report(f"{name}, loss {loss:.2e}", done, total)
 
 
 def describe(owner: Owner, options: DistillOptions, found: Distilled) -> dict[str, Any]:

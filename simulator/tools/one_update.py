@@ -19,12 +19,10 @@ from clients.models.factory import outputs_of
 from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.evaluation.attack_run import AttackRun
-from simulator.evaluation.candidate_images import Measured
 from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.evaluation.progress_board import Reporter
-from simulator.evaluation.truth import Attacked, ScenarioTruth
-from simulator.results.disk import inside, write_atomically
-from simulator.results.formats import json_text, reconstruction_file, write_model
+from simulator.evaluation.truth import Attacked, Measured, ScenarioTruth
+from simulator.results.disk import inside, json_text, reconstruction_file, write_atomically, write_model
 from simulator.results.keys import ObservationKey, RecordedObservation
 from simulator.results.ledger import Ledger
 from simulator.results.storage import CellStore

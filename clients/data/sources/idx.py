@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from attacks.interface.errors import InputError, one_line
-from clients.bounds import is_bomb
 from clients.config import DataConfig
 from clients.data.arrays import ArraySplit, Dataset
-from clients.data.files import bad_root, require_root
+from clients.data.files import bad_root, is_bomb, require_root
 
 DIGITS = tuple(map(str, range(10)))
 GARMENTS = (

@@ -3,7 +3,6 @@
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -12,11 +11,9 @@ from torch import Tensor, nn
 
 from attacks.interface.observation import State
 from attacks.kernel.empirical import empirical_ntk, kernel_duals, relative_residual
-from clients.chain import ChainedDefense
 from clients.config import Section, TrainingConfig
-from clients.defenses import Defense, DefenseContext
 from clients.models import option_values
-from clients.training import TrainingLoop, TrainingReport, planned_steps, train
+from clients.training import TrainingHook, TrainingLoop, TrainingReport, planned_steps, train
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step, sweep_experiment
 from simulator.paper.measures import draw_scatter, score_table, settings_of, spearman
@@ -74,7 +71,7 @@ def weak_and_strong(network: pd.DataFrame) -> dict[str, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class ResidualAccumulator(Defense):
+class ResidualAccumulator(TrainingHook):
     """Computes the duals of local training without changing it: adds up residuals as SGD adds up gradients.
 
     One step of rate η and momentum μ on the mean of ½ (f − y)² moves θ by η v with v ← μ v + (1/N) Σ_j r_j ∇f(x_j),
@@ -82,14 +79,12 @@ class ResidualAccumulator(Defense):
     discrete form of α_j ∝ ∫ r_j dt (Loo et al. 2024, appendix C.1). Full batches only.
     """
 
-    name: ClassVar[str] = "residual_accumulator"
-
     targets: Tensor
     training: TrainingConfig
     duals: Tensor
     velocity: Tensor
 
-    def instrument(self, loop: TrainingLoop, count: int, context: DefenseContext) -> TrainingLoop:
+    def instrument(self, loop: TrainingLoop, count: int) -> TrainingLoop:
         def predict(images: Tensor) -> Tensor:
             outputs = loop.predict(images)
             residual = self.targets - outputs.detach()
@@ -122,8 +117,7 @@ def fit(cell: Cell, owner: Owner, training: TrainingConfig | None = None, dtype:
     model, images, targets = owner.network("fit").to(dtype), owner.images.to(dtype), owner.targets.to(dtype)
     initial = {name: value.double() for name, value in deepcopy(model.state_dict()).items()}
     followed = ResidualAccumulator(targets, training, torch.zeros_like(targets), torch.zeros_like(targets))
-    context = DefenseContext(cell.client_config(use_gpu=False), 1, 0, model)
-    report = train(model, images, targets, training, torch.Generator(), [ChainedDefense(followed, context)])
+    report = train(model, images, targets, training, torch.Generator(), [followed])
     delta = {name: value - initial[name] for name, value in model.double().state_dict().items()}
     return Fit(model, initial, delta, followed.duals.double(), report)
 

@@ -269,7 +269,7 @@ def test_of_the_last_rounds_alone_checkpoints_stay_and_of_others_while_attacks_n
     assert retention.waiting == files - FILES_OF_THE_LAST_TWO_ROUNDS
     for job in queue.submitted:
         assert store.load(job.key)[0].pairs
-        recorders[0].attacked(job)
+        retention.end(job.name)
     assert there(store) == done
     assert retention.waiting == 0
 
@@ -281,7 +281,7 @@ def test_older_rounds_go_while_the_run_goes_on(federate):
         jobs = recorder.submit.__self__.submitted
         for job in jobs[len(ended) :]:
             ended.append(job)
-            recorder.attacked(job)
+            recorder.retention.end(job.name)
         seen[round] = there(recorder.store)
 
     store, queue = federate(["server"], keep={"last": 1}, rounds=4, after_round=after_round)

@@ -20,6 +20,7 @@ from simulator.audit import price
 from simulator.audit.plan import AuditPlan
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
 from simulator.audit.run_audit import _of_workers, audit
+from simulator.evaluation import attack_run
 from simulator.evaluation.job import Job, JobResult, JobSettings
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, read_journal
@@ -174,7 +175,7 @@ def test_clients_with_few_and_with_many_images_are_priced_by_both(tmp_path, monk
     """Of two, one with a single image and one with 40; a second an image."""
     recorded, display, images = record(tmp_path / "rec", clients=(2, 0)), Shown(), {0: 1, 1: 40, ALL: 41}
     monkeypatch.setattr(AuditPlan, "knowledge", lambda plan, key: Knowledge(num_private=images[key.client]))
-    monkeypatch.setattr(price, "attack_seconds", lambda run, observation, told: float(told.num_private))
+    monkeypatch.setattr(attack_run, "attack_seconds", lambda run, observation, told: float(told.num_private))
     audited(recorded, "said", attacks=["mean_image"], display=display)
     assert "(mean_image 20 s to 41 s each)" in display.said[1]
     assert int(re.match(r"cost: about (\d+) s", display.said[1])[1]) >= 1 + 40 + 41

@@ -24,7 +24,7 @@ from simulator.audit import messages, writer
 from simulator.audit.messages import ClientFailed, Problems
 from simulator.audit.recording import Recording
 from simulator.audit.writer import RecordingWriter
-from simulator.results import formats
+from simulator.results import disk
 from simulator.results.keys import ALL, ObservationKey
 from simulator.results.storage import CellStore
 from tests.simulator.audit.conftest import Grid, by_hand, checkpoint, rounds_of, trained
@@ -257,7 +257,7 @@ def test_a_disk_that_is_full_costs_the_recording_and_not_the_federation(tmp_path
     record = Record(fedavg(), tmp_path / "mine")
     arrays = by_hand(record, rounds=1)
     with monkeypatch.context() as broken:
-        broken.setattr(formats, "save_file", half)
+        broken.setattr(disk, "save_file", half)
         arrays = by_hand(record, rounds=1, arrays=arrays)
     arrays = by_hand(record, rounds=1, arrays=arrays)  # and there is room again
     assert all(np.array_equal(arrays[name].numpy(), expected[name].numpy()) for name in expected)

@@ -33,7 +33,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "simulator.cli.check", "torch", "numpy._core.multiarray"])
+@pytest.mark.parametrize("module", ["typer", "simulator.cli.runs", "torch", "numpy._core.multiarray"])
 def test_ctrl_c_while_a_command_imports(tmp_path, module):
     """Some imports take an interruption for an error of their own."""
     (tmp_path / "s.yaml").write_text("name: s\n")

@@ -44,7 +44,7 @@ def test_a_model_that_cannot_be_taken_apart_keeps_its_scores_and_says_what_is_mi
     private, public = torch.rand(3, 1, 6, 6), torch.rand(20, 1, 6, 6)
     truth = Truth(private, Pool(public, private), Normalization((0.0,)), seed=0)
     found = Reconstruction(images=private.clone(), residual=torch.zeros(3), pixel_mean=(0.0,))
-    columns, samples, notes = evaluate(truth, observation, Knowledge(), found, KEY)
+    columns, notes, samples, _ = evaluate(truth, observation, Knowledge(), found, KEY)
     assert columns["leakage"] == pytest.approx(1.0) and columns["recovered"] == len(samples) == 3
     assert not {"kernel_distance", "verdict"} & set(columns)
     assert [note.partition(":")[0] for note in notes if "RuntimeError" in note] == ["kernel distance", "linearity"]
@@ -86,7 +86,7 @@ def test_classes_are_counted_for_who_knows_the_training_and_scored_beside_equal_
     public = torch.rand(20, 1, 6, 6)
     truth = Truth(images, Pool(public, images), Normalization((0.0,)), seed=0, labels=CLASSES)
     found = Reconstruction(images=images[:0], residual=torch.zeros(0), pixel_mean=(0.0,))
-    columns, _, _ = evaluate(truth, observation, SETTINGS, found, KEY)
+    columns = evaluate(truth, observation, SETTINGS, found, KEY).columns
     assert columns["class_counts"] == '{"0": 8, "1": 6, "2": 2, "3": 0}'
     # equal counts have 4 images of class 3, and 2 too many of class 2, that belong elsewhere: 6 of 16
     assert columns["class_error"] == 0 and columns["floor_class_error"] == pytest.approx(6 / 16)

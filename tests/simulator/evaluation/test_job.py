@@ -13,9 +13,9 @@ from attacks.interface.plugins import Registry
 from attacks.networks.probing import run_network
 from clients.defenses.guarantee import Guarantee
 from clients.local_update import load_data, make_model
-from simulator.evaluation.evaluator import Evaluation
 from simulator.evaluation.job import Job, JobSettings, run_job
 from simulator.evaluation.progress_board import Reporter
+from simulator.evaluation.truth import Measured
 from simulator.reports.verdict import verdict
 from simulator.reports.verdict_words import plain
 from simulator.results.keys import ObservationKey, RecordedObservation
@@ -184,7 +184,7 @@ def test_a_job_has_a_heartbeat_before_it_is_scored(tmp_path, monkeypatch):
 
     def score(*arguments):
         said.append("score")
-        return Evaluation({}, [], [])
+        return Measured({}, [])
 
     monkeypatch.setattr("simulator.evaluation.attack_run.AttackRun.run", attack)
     monkeypatch.setattr("simulator.evaluation.job.evaluate", score)

@@ -6,8 +6,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from clients.local_update import load_data
-from simulator.reports import strip_figures
-from simulator.reports.strip_figures import draw_strips, image_grid
+from simulator.reports import drawing
+from simulator.reports.drawing import draw_strips, image_grid
 from simulator.results.keys import ObservationKey
 from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.rundir.strip import Strip, strip_of, title_of
@@ -18,7 +18,7 @@ from tests.simulator.reports.conftest import DISTILLED, leakage_row, sample_rows
 def drawn(monkeypatch):
     """Figures that would have been saved."""
     figures = []
-    monkeypatch.setattr(strip_figures, "save", lambda figure, path: figures.append(figure) or path)
+    monkeypatch.setattr(drawing, "save", lambda figure, path: figures.append(figure) or path)
     return figures
 
 

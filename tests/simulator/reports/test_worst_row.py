@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulator.reports import benchmark_figures, strip_figures
+from simulator.reports import benchmark_figures, drawing
 from simulator.reports.benchmark_table import strongest
 from simulator.reports.page import pages
 from simulator.reports.screen import worst_rows
@@ -42,7 +42,7 @@ def two(request, large, monkeypatch):
     large.leakage = LEAKAGE.frame(CASES[request.param])
     monkeypatch.setattr(pages, "picture_of", lambda run, row, *_: {"title": f"client {row.client}", "groups": []})
     monkeypatch.setattr(rundir, "worst_pictures", lambda run, row, most: row)
-    monkeypatch.setattr(strip_figures, "strip_of", lambda run, row, title: strip(f"client {row.client}"))
+    monkeypatch.setattr(drawing, "strip_of", lambda run, row, title: strip(f"client {row.client}"))
     return large
 
 
@@ -60,8 +60,8 @@ def test_all_reports_name_the_same_worst_row(two, monkeypatch, tmp_path):
     first, others = pages.pictures(two, print)
     assert first["title"] == "client 1" or others["without"] == ["client 1, round 1 (held, not returned)"]
     shown = []
-    monkeypatch.setattr(strip_figures, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
-    strip_figures.image_grid(two, leakage, tmp_path / "x.png")
+    monkeypatch.setattr(drawing, "draw_strips", lambda strips, *_, **__: shown.extend(strips))
+    drawing.image_grid(two, leakage, tmp_path / "x.png")
     assert shown[0].title == "client 1"
 
 

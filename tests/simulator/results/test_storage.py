@@ -10,9 +10,9 @@ import torch
 from attacks import InputError, Knowledge, Reconstruction
 from clients.config import ModelConfig
 from clients.models import build_model
+from clients.models.checkpoint import read_checkpoint
 from simulator.results import storage as storage_module
-from simulator.results.disk import check_out, make_out, write_bytes
-from simulator.results.formats import load_images, load_state, reconstruction_file, save_state
+from simulator.results.disk import check_out, load_images, make_out, reconstruction_file, save_state, write_bytes
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
 from simulator.results.storage import CellStore, make_knowledge
 from simulator.run_errors import DiskError
@@ -70,16 +70,10 @@ def test_missing_observation_names_what_there_is(store):
         store.load(ObservationKey(9, 9, "server"))
 
 
-def test_checkpoints_are_never_pickles(tmp_path):
-    torch.save({"a": torch.zeros(1)}, tmp_path / "a.pt")
-    with pytest.raises(InputError, match="no safetensors file"):
-        load_state(tmp_path / "a.pt")
-
-
 def test_states_keep_their_bits(tmp_path):
     state = {"a": torch.randn(3, 4).T, "n": torch.tensor(3), "d": torch.randn(2).double()}
     save_state(tmp_path / "s.safetensors", state)
-    loaded = load_state(tmp_path / "s.safetensors")
+    loaded = read_checkpoint(tmp_path / "s.safetensors")
     assert all(torch.equal(loaded[name], state[name]) and loaded[name].dtype == state[name].dtype for name in state)
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]  # no partial file is left
 
@@ -96,9 +90,9 @@ def test_what_the_system_says_against_a_checkpoint_is_one_line_and_nothing_is_le
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
-    assert load_state(path)["a"].tolist() == [1.0]  # the file that was there
+    assert read_checkpoint(path)["a"].tolist() == [1.0]  # the file that was there
     save_state(path, megabytes, archive)
-    assert torch.equal(load_state(path)["a"], megabytes["a"])
+    assert torch.equal(read_checkpoint(path)["a"], megabytes["a"])
 
 
 def test_an_archive_has_the_same_files_and_no_checksums(tmp_path, monkeypatch):
@@ -140,7 +134,7 @@ def test_a_history_names_the_checkpoints_of_its_rounds_and_reads_each_once(store
     store.save_observation(RecordedObservation.of(key, tuple(itertools.pairwise(names)), (0,), (0,)), Knowledge())
     read = []
     monkeypatch.setattr(
-        storage_module, "read_checkpoint", lambda path, like: read.append(path.name) or load_state(path)
+        storage_module, "read_checkpoint", lambda path, like: read.append(path.name) or read_checkpoint(path)
     )
     observation, _ = store.load(key)
     assert sorted(read) == names == sorted(path.name for path in store.checkpoints.glob("*.safetensors"))

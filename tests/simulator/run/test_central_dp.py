@@ -31,7 +31,7 @@ class Grid:
 
 def released(strategy, images, moving=None, asked=None):
     """The global checkpoint after a round from zeros, in which client `moving` alone moves, by NORM in all."""
-    inner = strategy.strategy
+    inner = strategy.flower.strategy
     inner.min_available_nodes = inner.min_train_nodes = 1
     sent = ArrayRecord({"w": torch.zeros(ENTRIES)})
     messages = list(strategy.configure_train(1, sent, ConfigRecord({}), Grid(asked or len(images))))

@@ -146,7 +146,7 @@ def test_clients_with_few_and_with_many_images_are_priced_by_both(monkeypatch, t
     """One of 40 images costs an attack many times what one of a single image does: a second an image, as here."""
     content = {"name": "s", "partition": {"images": [1, 3, 40, 16]}, "federation": {"rounds": 1, "clients": 4}}
     content["adversary"] = {"threat_models": [threat_model], "attacks": ["span"]}
-    monkeypatch.setattr(estimate, "attack_seconds", lambda run, observation, told: float(told.num_private))
+    monkeypatch.setattr(attack_run, "attack_seconds", lambda run, observation, told: float(told.num_private))
     (cell,) = validate(YamlSource(content)).cells()
     assert estimate.estimate(cell)[1] == {"span": pytest.approx(seconds)}
 

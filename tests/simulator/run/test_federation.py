@@ -192,12 +192,12 @@ def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_somet
     def begun():
         display = SimpleNamespace(attack_done=shown.append)
         queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), Ledger(tmp_path), display)
-        queue.recorders[""] = SimpleNamespace(attacked=ended.append)
+        queue.retentions[""] = SimpleNamespace(end=ended.append)
         return queue
 
     def job(client, of):
         columns = {"round": 1, "client": client, "threat_model": "server", "attack": "ntk"}
-        return SimpleNamespace(settings=SimpleNamespace(cell=""), columns=columns, of=of)
+        return SimpleNamespace(settings=SimpleNamespace(cell=""), name=client, columns=columns, of=of)
 
     queue = begun()
     for client, status in ((0, "ok"), (1, "ok"), (2, "failed")):  # the run stopped before the last one ended
@@ -207,7 +207,7 @@ def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_somet
     again = [job(0, "as before"), job(1, "other weights"), job(2, "as before")]
     for one in again:
         queue.submit(one)
-    assert sent == again[1:] and ended == again[:1] and shown[0]["client"] == 0
+    assert sent == again[1:] and ended == [again[0].name] and shown[0]["client"] == 0
     queue.note(again[1], JobResult([again[1].columns | {"status": "ok", "seconds": 7}], []))
     assert queue.ledger.tables()["leakage"].seconds.tolist() == [0, 7]
 
@@ -234,8 +234,9 @@ def test_training_waits_while_too_many_checkpoints_wait_for_attacks(monkeypatch,
     queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), nothing, nothing)
 
     class Retention:
+        end = print
         waiting = property(lambda self: 10 * len(attacks.pending))
 
-    queue.recorders["cell"] = SimpleNamespace(retention=Retention(), attacked=print)
+    queue.retentions["cell"] = Retention()
     queue.catch_up(allowed)
     assert [job.name for job in attacks.pending] == left

@@ -21,7 +21,7 @@ def test_central_dp_is_flower_s_with_the_clients_of_a_round():
     wrapper = at_server.flower  # its noise is fitted to the replies (test_central_dp.py), the rest is as Flower has it
     assert type(wrapper) is flower.DifferentialPrivacyServerSideFixedClipping
     assert (wrapper.noise_multiplier, wrapper.clipping_norm, wrapper.num_sampled_clients) == (0.3, 2.0, 2)
-    assert type(at_server.strategy) is flower.FedAvg and at_server.expected_clients is None
+    assert type(wrapper.strategy) is flower.FedAvg and at_server.expected_clients is None
     at_clients = strategy({"name": "central_dp", "clipping": "client"})
     assert type(at_clients.flower) is flower.DifferentialPrivacyClientSideFixedClipping
     by_coins = strategy({"name": "central_dp", "sampling": "secret_poisson"}, clients=10, fraction=0.25)
@@ -32,7 +32,7 @@ def test_central_dp_is_flower_s_with_the_clients_of_a_round():
 def test_the_server_half_of_every_defense_can_be_carried_out(name):
     half = build_defense(DefenseConfig.model_validate(name)).server_half()
     inner = flower.FedAvg()
-    assert not half.strategy or wrapped(inner, half, sampled=3).strategy is inner
+    assert not half.strategy or wrapped(inner, half, sampled=3).flower.strategy is inner
     assert not (half.hides_clients and half.needs_single_updates)
 
 

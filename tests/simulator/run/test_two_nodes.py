@@ -14,7 +14,7 @@ import yaml
 from ray.cluster_utils import Cluster
 
 from simulator.evaluation.dispatch import Dispatcher
-from simulator.results.formats import load_images
+from simulator.results.disk import load_images
 from simulator.run.cluster import require_token, start_ray, stop_ray
 from simulator.scenario.sections import EngineConfig
 from tests.simulator.evaluation.observed import make_job, observed_run
