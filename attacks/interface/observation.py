@@ -98,7 +98,8 @@ class Observation:
                 if name not in state:
                     has = ", ".join(map(repr, [*state][:3])) or "none at all"
                     raise InputError(
-                        f"checkpoint has no tensor {name!r}, but {has}: use the model the checkpoint was made with"
+                        f"checkpoint has no tensor {name!r}, but {has}: use the model the checkpoint was made with; "
+                        "where clients keep layers, one of the others"
                     )
                 if state[name].shape != expected[name].shape:
                     raise InputError(

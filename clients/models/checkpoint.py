@@ -134,7 +134,7 @@ def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing
             return dict(zip(names, arrays, strict=True))
     raise InputError(
         f"{thing} is a list of {len(arrays)} arrays, the model has {len(like)} ({', '.join(list(like)[:4])}, …): "
-        "save the values of model.state_dict(), in that order"
+        "save the values of model.state_dict(), in that order; where clients keep layers, name a model of the others"
     )
 
 

@@ -186,7 +186,10 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
         reason = (entered and _misfit(model, *entered[-1])) or one_line(error)
         raise InputError(f"model {name!r} cannot take images of shape {shape}: {reason}") from None
     except (Exception, SystemExit) as error:
-        raise InputError(f"model {name!r} raised on images of shape {shape}:\n{own_traceback(error)}") from None
+        remedy = "attacks give it one tensor of floats (N, C, H, W); wrap a model that takes anything else:"
+        raise InputError(
+            f"model {name!r} raised on images of shape {shape}: {remedy}\n{own_traceback(error)}"
+        ) from None
     return tuple(found.shape[1:])
 
 

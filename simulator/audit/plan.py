@@ -143,7 +143,7 @@ class AuditPlan:
         if len(found := outputs_of(model, options.model, options.shape)) != 1:
             raise InputError(
                 f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed; for one "
-                "number an image return (N, 1)"
+                "number an image return (N, 1), for rows of a table begin `forward` with x.flatten(1)"
             )
         keys = _chosen(recording, options)
         most = max((recording.granted(key).num_private or 0 for key in keys), default=0)

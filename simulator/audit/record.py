@@ -108,7 +108,8 @@ class Record(Wrapped):
         """
         if not isinstance(strategy, Strategy):
             kind = f"{type(strategy).__module__}.{type(strategy).__name__}"
-            raise InputError(f"Record takes a strategy of flwr.serverapp.strategy, not a {kind}: use the Message API")
+            remedy = "use the Message API, or save what it sends and receives (docs/howto/other_frameworks.md)"
+            raise InputError(f"Record takes a strategy of flwr.serverapp.strategy, not a {kind}: {remedy}")
         if keep_rounds is not None and keep_rounds < 1:
             raise InputError(f"Record: keep_rounds is {keep_rounds}, it has to be at least 1, or None for all")
         if clients is not None and not all(isinstance(client, int) and client >= 0 for client in clients):

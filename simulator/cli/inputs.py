@@ -71,9 +71,11 @@ def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
         return
     missing, there = lacking[files[0]], list(states[files[0]])
     what = f"{' and '.join(files)} {'have' if len(files) > 1 else 'has'} no tensor {missing[0]!r}"
-    meant = did_you_mean(missing[0], there) if 2 * len(missing) < len(names) else ""  # else no name is meant by another
+    others = [key for key in there if key not in names]
+    meant = did_you_mean(missing[0], others) if 2 * len(missing) < len(names) else ""  # else no name is meant
     some = meant if "did you mean" in meant else f", but {', '.join(map(repr, there[:3]))}{', …' * (len(there) > 3)}"
-    raise InputError(f"{what}{some}: --model {name!r} is another model than the one that was saved")
+    kept = "" if not meant or meant in some else "; where clients keep layers, name a model of the others"
+    raise InputError(f"{what}{some}: --model {name!r} is another model than the one that was saved{kept}")
 
 
 def _normalized(knowledge: Knowledge, typed: UpdateCommand, shape: Shape) -> Knowledge:

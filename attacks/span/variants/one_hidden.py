@@ -142,8 +142,9 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             )
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
-        """Where signals at the outputs tell nothing, as several steps blur them or the output layer stays with the
-        client, and the second layer has more units than there are images, its rows may tell images after all."""
+        """Ask the second layer's rows, too, where it has more units than there are images and some are missing: several
+        steps blur the signals at the outputs, and of a body whose output layer stays with the client they are others.
+        """
         found = super().attack(generator, progress)
         rows = len(self.observation.model.state_dict()[self.network.weights[1]])
         if found.num_inferred is None or not len(found.images) < found.num_inferred < rows:

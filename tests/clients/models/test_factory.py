@@ -70,6 +70,13 @@ def test_own_factory_that_raises_shows_its_own_traceback(factory):
     assert "mine.py" in message and "no such net" in message and len(message.splitlines()) <= 5
 
 
+def test_a_model_of_a_dict_is_told_what_attacks_give(factory):
+    name = factory("class Net(nn.Linear):\n    def forward(self, x):\n        return super().forward(x['image'])\n"
+                   "def make():\n    return Net(784, 10)")  # fmt: skip
+    with pytest.raises(InputError, match=r"one tensor of floats \(N, C, H, W\); wrap a model that takes anything else"):
+        build(name=name)
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

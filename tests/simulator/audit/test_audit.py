@@ -184,7 +184,10 @@ def test_what_is_wrong_with_the_options_comes_before_a_folder_that_is_taken(reco
     for others, says in (
         ({"clients": [1]}, "already holds another audit"),
         ({"shape": (1, 8, 9)}, "cannot take images of shape"),
-        ({"model": "torch.nn:Identity"}, "row of class scores"),
+        (
+            {"model": "torch.nn:Identity"},
+            r"row of class scores.*for rows of a table begin `forward` with x.flatten\(1\)",
+        ),
     ):
         given = {"model": f"{recorded}/net.py:net", "shape": SHAPE, "clients": [0], **SPAN, **others}
         with pytest.raises(InputError, match=says):

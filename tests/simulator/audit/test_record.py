@@ -366,7 +366,7 @@ def test_what_makes_no_sense_is_refused_before_any_training(tmp_path):
         (lambda: Record(fedavg(), tmp_path / "other"), "holds something else"),
         (lambda: Record(fedavg(), tmp_path / "new", keep_rounds=0), "keep_rounds is 0"),
         (lambda: Record(fedavg(), tmp_path / "new", clients=["a"]), "numbers from 0"),
-        (lambda: Record(Legacy(), tmp_path / "new"), "flwr.serverapp.strategy"),
+        (lambda: Record(Legacy(), tmp_path / "new"), r"flwr.serverapp.strategy, .*docs/howto/other_fr"),
     ):
         with pytest.raises(InputError, match=says):
             make()

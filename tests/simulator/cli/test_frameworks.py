@@ -1,5 +1,6 @@
-"""Files in the forms that NVFLARE, OpenFL and FedML save are attacked as they are (docs/howto/other_frameworks.md)."""
+"""Files in the forms that other frameworks save are attacked as they are (docs/howto/other_frameworks.md)."""
 
+import json
 import os
 import re
 import textwrap
@@ -7,9 +8,13 @@ from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server import SimpleClientManager
+from flwr.server.strategy import FedAvg
 from torch import nn
 
 from tests.simulator.audit.recorded import MODEL, digits, network, trained
@@ -82,7 +87,21 @@ def fedml(code, sent, net):
     names["Own"](sent).on_before_aggregation([(10, net.state_dict())])
 
 
-@pytest.mark.parametrize("snippet", [nvflare, openfl, fedml], ids=["NVFLARE", "OpenFL", "FedML"])
+def flower(code, sent, net):
+    names = {"json": json, "np": np, "os": os, "FedAvg": FedAvg, "parameters_to_ndarrays": parameters_to_ndarrays}
+    exec(f"class Own(FedAvg):\n{textwrap.indent(code, '    ')}", names)
+    parameters, returned = (ndarrays_to_parameters([*map(np.asarray, s.values())]) for s in (sent, net.state_dict()))
+    strategy, manager = names["Own"](min_fit_clients=1, min_available_clients=1), SimpleClientManager()
+    manager.register(proxy := SimpleNamespace(cid="7"))
+    strategy.configure_fit(1, parameters, manager)
+    reply = FitRes(Status(Code.OK, ""), returned, num_examples=10, metrics={})
+    assert strategy.aggregate_fit(1, [(proxy, reply)], [])[0] is not None
+
+
+PAGES = {"Flower before its Message API": flower, "NVFLARE": nvflare, "OpenFL": openfl, "FedML": fedml}
+
+
+@pytest.mark.parametrize("snippet", PAGES.values(), ids=PAGES)
 def test_what_the_page_s_snippet_saves_is_audited(snippet, tmp_path, monkeypatch, fedspill, request):
     framework = request.node.callspec.id
     code = re.search(rf"## {framework}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]

@@ -61,8 +61,11 @@ def test_checkpoints_of_another_model_are_named_and_names_are_suggested_only_for
     )
     with pytest.raises(InputError, match=r"^--final 'b' has no tensor '0.weight', but 'conv1.weight'"):
         check_model("n.py:Net", model, files | {"--initial 'a'": own})
+    with pytest.raises(InputError, match=r"'6.weight', but '0.weight'.*; where clients keep layers, name a model of"):
+        deep = nn.Sequential(*model, nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+        check_model("n.py:Net", deep, {"--final 'b'": {k: v for k, v in deep.state_dict().items() if k[0] != "6"}})
     slip = {name.replace("2.bias", "2.bias_"): value for name, value in own.items()}
-    with pytest.raises(InputError, match=r"^--final 'b' has no tensor '2.bias'; did you mean '2.bias_'\?: "):
+    with pytest.raises(InputError, match=r"^--final 'b' has no tensor '2.bias'; did you mean '2.bias_'\?: .* saved$"):
         check_model("n.py:Net", model, {"--initial 'a'": own, "--final 'b'": slip})
 
 
