@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 
 from attacks.base import Progress
 from attacks.interface.observation import State
+from attacks.networks.probing import probe_generator
 from attacks.span.feature_space.inversion import (
     NO_MOMENTUM,
     Momentum,
@@ -172,7 +173,31 @@ class FeatureSearch:
         them."""
         if self.update.test is None and not self.update.factors.exact:
             return torch.zeros(len(images), dtype=torch.bool, device=images.device)
-        return determined([self.pixels] * len(images), images, self.found.images)
+        kept = determined([self.pixels] * len(images), images, self.found.images)
+        if kept.any():
+            kept[kept.clone()] &= self._alone(images[kept])
+        return kept
+
+    def _alone(self, images: Tensor) -> Tensor:
+        """Return of which images (M, C, H, W) no other with the same features passes the tests, (M,) bool, as one of
+        other signs does where a network sees |x|. Others are sought from noise and from its negative: at least one of
+        the two is not the image itself where signs are lost."""
+        pixels, together = self.pixels, torch.cat([self.found.images, images]).flatten(1)
+        typical = torch.pdist(together).median() if len(together) > 1 else together.norm()
+        noise = INVERSION.start_deviation * torch.randn(images.shape, generator=probe_generator()).to(images)
+        with torch.no_grad():
+            wanted = pixels.points(images)[:, :-1].repeat(2, 1)
+        others, network = torch.cat([noise, -noise]), self.update.network
+        others = invert_features(network, self.state, wanted, others, INVERSION.inversion, INVERSION.blur)
+        for descent in (INVERSION.last_polish, INVERSION.accepted_polish):
+            others = pixels.polish(others, len(self.update.rows), descent)
+        judged, bounds = self._judged(others), self.bounds
+        with torch.no_grad():
+            missed = (network.features(self.state, others) - wanted).norm(dim=1) / wanted.norm(dim=1)
+        far = (others - images.repeat(2, 1, 1, 1)).flatten(1).norm(dim=1) > FEATURE.left_open * typical
+        most = min(bounds.gradient, FEATURE.exact_gradient) if self.update.factors.exact else bounds.gradient
+        passed = (judged.residual < bounds.residual) & (judged.gradient < most) & (missed < SEARCH.same_point)
+        return ~(passed & far).view(2, -1).any(0)
 
     def beside(self) -> Tensor:
         """Return the images (H, C, H, W) judged and not accepted, lowest λ first, distinct, two for each at most."""

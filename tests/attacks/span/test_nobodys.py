@@ -155,3 +155,28 @@ def test_features_of_which_training_left_some_out_are_not_returned():
     layers = (nn.Linear(256, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10))
     found = run(client(nn.Sequential(body, nn.Dropout(), *layers), digits(4), batch=4, epochs=1))
     assert not len(found.images) and found.features is None and "is drawn in training" in " ".join(found.warnings)
+
+
+class Magnitudes(nn.Module):
+    """Pixels without their signs, and a way around the hidden layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.last, self.around = (nn.Linear(*size) for size in SIZES)
+
+    def forward(self, images):
+        seen = images.flatten(1).abs()
+        return self.last(self.second(self.first(seen).relu()).relu()) + self.around(seen)
+
+
+SIZES = ((64, 128), (128, 96), (96, 10), (64, 10))
+
+
+def test_images_are_held_where_others_far_from_them_pass_the_same_tests():
+    """Each pixel is told up to its sign, and no image near has the same features: one of nobody had come back."""
+    images = digits(3) - 0.3
+    found = run(client(Magnitudes(), images, batch=3, epochs=1), Knowledge(num_private=3))
+    assert len(found.images) == 0 and len(found.held)
+    sizes = torch.cdist(images.abs().flatten(1), found.held.abs().flatten(1)).amin(1)
+    assert (sizes < 0.1 * 8).all()  # 20 dB of 64 pixels
