@@ -60,7 +60,8 @@ def test_the_names_and_the_order_of_the_leakage_table_are_an_interface():
 
 
 def test_what_the_evaluator_writes_is_declared_and_complete():
-    columns, samples, _ = evaluated()
+    found = evaluated()
+    columns, samples = found.columns, found.samples
     LEAKAGE.check(columns)
     assert list(SAMPLES.frame(samples).columns) == list(SAMPLES.columns)
     assert all(set(sample) == set(SAMPLES.columns) for sample in samples)
@@ -125,6 +126,6 @@ def test_a_metric_that_is_measured_and_declared_is_in_every_table(tmp_path, brig
 
 def test_a_metric_that_is_measured_but_not_declared_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(MEASURES, "contrast", lambda attack: {"contrast": 1.0})
-    columns, _, _ = evaluated()
+    columns = evaluated().columns
     with pytest.raises(SchemaError, match="'contrast'"):
         Ledger(tmp_path).add("", leakage=[columns])
