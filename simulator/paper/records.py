@@ -31,6 +31,8 @@ COLUMNS = ["experiment", "claim", "the paper", "measured here", "effect, with it
 COLUMNS += ["size", "command"]
 HEAD = """# Both papers, claim by claim
 
+{summary}
+
     fedspill paper --records docs/records/paper
 
 writes this page from the data of `docs/records/paper/`, a folder an experiment and data set, and ends with 1 where
@@ -152,7 +154,19 @@ def page(records: Path, claims: dict[str, list[Claim]], missing: list[str]) -> s
     pictures += [""] * (-len(pictures) % 2)
     gallery = [["figures", ""], ["---"] * 2, *map(list, zip(pictures[::2], pictures[1::2], strict=True))]
     left = f"\nWithout a record yet: {', '.join(f'`{name}`' for name in missing)}.\n" if missing else ""
-    return f"{HEAD}\n{table(rows)}\n{left}\n{table(gallery)}\n"
+    summary = summarized([claim for found in claims.values() for claim in found])
+    return f"{HEAD.format(summary=summary)}\n{table(rows)}\n{left}\n{table(gallery)}\n"
+
+
+def summarized(claims: list[Claim]) -> str:
+    """Say how many claims hold, and which do not: "Of 9 claims ... 6 hold, 1 does not (*wider is better*) ..."."""
+    hold, undecided = sum(claim.holds is True for claim in claims), sum(claim.holds is None for claim in claims)
+    failed = [claim.claim for claim in claims if claim.holds is False]
+    names = f" ({'; '.join(f'*{name}*' for name in dict.fromkeys(failed))})" if failed else ""
+    return (
+        f"Of {counted(len(claims), 'claim')}, each counted once for a data set and a size, {hold} hold, "
+        f"{len(failed)} do not{names}, and {undecided} are undecided."
+    )
 
 
 def table(rows: list[list[str]]) -> str:

@@ -1,7 +1,9 @@
 """What is recorded of the papers' experiments: verdicts are those of the data, and the page is made of them."""
 
 import json
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -33,6 +35,10 @@ def test_every_recorded_verdict_is_what_its_data_give_and_the_page_is_made_of_th
     gallery = 2 + (len(claims) + 1) // 2
     assert len(rows) == 2 + sum(map(len, claims.values())) + gallery and len(page.splitlines()) - len(rows) <= 80
     assert all(f"(records/paper/{name}/figure.png)" in page for name in claims)
+    recorded = [claim for path in RECORDED.glob("*/claims.json") for claim in json.loads(path.read_text())]
+    by_verdict = Counter(claim["verdict"].split(" (")[0].split(" after")[0] for claim in recorded)
+    numbers = list(map(int, re.findall(r"(\d+) (?:claims|hold|do not|are)\b", page.splitlines()[2])))
+    assert numbers == [len(recorded), by_verdict["holds"], by_verdict["does not hold"], by_verdict["undecided"]]
     for name, found in claims.items():
         made = Made.read(records / name)
         assert made.command.split()[:3] == ["fedspill", "paper", made.experiment] and "/" not in made.command
