@@ -1,7 +1,8 @@
 """What the adversary holds: checkpoints and the architecture they belong to, never private images or labels."""
 
 import copy
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
@@ -65,6 +66,18 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
     return model, prefix
 
 
+ADAPTER = re.compile(r"(\.modules_to_save)?\.default(?=\.)")
+
+
+def with_adapter_names(state: State, names: Collection[str]) -> State:
+    """Name the tensors of adapters as a model does whose parameters have these names: files of PEFT leave out the name
+    of the adapter, "default"."""
+    whole = {ADAPTER.sub("", name): name for name in names if ADAPTER.search(name)}
+    if not whole:
+        return state
+    return {name if name in names else whole.get(name, name): tensor for name, tensor in state.items()}
+
+
 @dataclass(frozen=True)
 class Observation:
     """Checkpoints as the adversary saw them, with the architecture they belong to.
@@ -84,13 +97,12 @@ class Observation:
 
     def __post_init__(self) -> None:
         model, prefix = unwrapped(self.model)
-        if prefix:
-            pairs = [[{k.removeprefix(prefix): v for k, v in state.items()} for state in pair] for pair in self.pairs]
-            object.__setattr__(self, "model", model)
-            object.__setattr__(self, "pairs", tuple(map(tuple, pairs)))
+        expected = model.state_dict()
+        pairs = tuple((_named(first, prefix, expected), _named(last, prefix, expected)) for first, last in self.pairs)
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "pairs", pairs)
         if not self.trainable:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
-        expected = self.model.state_dict()
         for state, way in zip(chain(*self.pairs), cycle(WAYS), strict=False):
             for name, tensor in state.items():
                 check_tensor(tensor, f"checkpoint tensor {name!r}", expected.get(name))
@@ -142,6 +154,12 @@ class Observation:
             name for name in self.trainable if all(torch.equal(first[name], last[name]) for first, last in self.pairs)
         )
 
+    @property
+    def adapter_rank(self) -> int | None:
+        """The largest rank of the trained adapters that are named after LoRA; None if there is none."""
+        adapters = [self.model.get_parameter(name) for name in self.trainable if "lora" in name.lower()]
+        return max((min(adapter.flatten(1).shape) for adapter in adapters if adapter.dim() > 1), default=None)
+
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
         kept = tree_leaves([vars(module) for module in self.model.modules()])
@@ -187,6 +205,12 @@ class Observation:
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
+
+
+def _named(state: State, prefix: str, model: State) -> State:
+    """Name tensors as the model does that is inside wrappers of this prefix."""
+    inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()} if prefix else state
+    return with_adapter_names(inside, model)
 
 
 def _laid_out(state: State, model: State) -> State:

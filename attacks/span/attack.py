@@ -92,8 +92,17 @@ class SpanAttack(SearchOptions, Attack):
                     f"attack 'span' needs layers whose weights are parameters: model {type(model).__name__!r} makes "
                     f"that of {name!r} of others, as weight_norm and spectral_norm do (use 'ntk')"
                 )
-        with evaluating(model):
-            self._variant(observation, knowledge)
+        try:
+            with evaluating(model):
+                self._variant(observation, knowledge)
+        except InputError:
+            if (rank := observation.adapter_rank) is None:
+                raise
+            raise InputError(
+                f"attack 'span' reads what a layer was fed off the rows of its update: model {type(model).__name__!r} "
+                f"trains adapters (LoRA), and those of rank {rank} have {rank} rows (use 'gradient_matching', and test "
+                "candidates with `fedspill member`)"
+            ) from None
 
     def reconstruct(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress

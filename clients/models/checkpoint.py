@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, one_line
-from attacks.interface.observation import COMPILED, PARALLEL, State, check_tensor
+from attacks.interface.observation import COMPILED, PARALLEL, State, check_tensor, with_adapter_names
 from clients.batch_norm import STATISTICS
 from clients.data.files import check_unpacked, is_bomb, members, npz_fields
 
@@ -145,7 +145,10 @@ def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
     state = {".".join(part for part in name.split(".") if part != COMPILED): value for name, value in state.items()}
     while _all_begin_with(PARALLEL, state) and not (like is not None and _all_begin_with(PARALLEL, like)):
         state = {name.partition(".")[2]: value for name, value in state.items()}
-    if like is None or set(like) & set(state):
+    if like is None:
+        return state
+    state = with_adapter_names(state, like)
+    if set(like) & set(state):
         return state
     first = {name.partition(".")[0] for name in state}
     inner = {name.partition(".")[2]: value for name, value in state.items()}

@@ -4,7 +4,7 @@ import fnmatch
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -128,6 +128,18 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     model, _ = unwrapped(model)  # DataParallel asks for the cards that it was made for
     model.register_forward_hook(_scores)  # Hugging Face's networks return an object with `logits`
     return model
+
+
+def check_left_out(model: nn.Module, name: str, shape: tuple[int, int, int], checkpoint: Mapping[str, Tensor]) -> None:
+    """Raise InputError where a checkpoint leaves out tensors, as those of frozen layers, that each call of the factory
+    draws anew: its clients had others."""
+    own = {key: value for key, value in model.state_dict().items() if key not in checkpoint}
+    again = construct(ModelConfig(name=name), shape, outputs=0).state_dict() if own else {}
+    if drawn := [key for key, value in own.items() if not torch.equal(value, again[key])]:
+        raise InputError(
+            f"the checkpoint has no {drawn[0]!r}, and model {name!r} draws it anew with every call: load the weights "
+            "there that your clients began with"
+        )
 
 
 def _check_arguments(factory: Callable[..., nn.Module], config: ModelConfig) -> None:

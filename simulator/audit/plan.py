@@ -20,7 +20,7 @@ from attacks.interface.normalization import Normalization
 from attacks.interface.observation import State
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig, first_fault
-from clients.models.factory import construct, outputs_of
+from clients.models.factory import check_left_out, construct, outputs_of
 from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
     AuditTruth,
@@ -150,7 +150,7 @@ class AuditPlan:
         attacks = options.attacks or default_attacks(model, options.shape, most, options.candidates is not None)
         plan = cls(options, recording, model, attacks, keys, out)
         plan.knowledge(keys[0])
-        plan.observation(keys[0])
+        check_left_out(model, options.model, options.shape, plan.observation(keys[0]).initial)
         plan.settings()  # owners that do not fit are refused before anything is written
         return plan
 

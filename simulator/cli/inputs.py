@@ -13,7 +13,7 @@ from attacks.interface.observation import State, trained_names
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
-from clients.models.factory import construct, outputs_of
+from clients.models.factory import check_left_out, construct, outputs_of
 from simulator.audit.plan import check_mean, check_order, looks_swapped, per_channel
 from simulator.cli.commands import UpdateCommand
 from simulator.evaluation.image_files import Shape
@@ -56,6 +56,7 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
     check_model(model, module, {f"--initial {str(initial)!r}": pair[0], f"--final {str(final)!r}": pair[1]})
+    check_left_out(module, model, size, pair[0])
     observation = Observation(module, (pair,), size, round=1, client=0)
     if looks_swapped(module, *pair):
         raise InputError(f"--final {str(final)!r} looks less trained than --initial {str(initial)!r}: swap the two")

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attacks import ATTACKS, InputError, Knowledge, Observation, get_attack
 from attacks.base import option_names
+from attacks.gradient_membership import gradient_scores
 from attacks.interface.knowledge import count_candidates
 from attacks.kernel.empirical import kernel_drift
 from attacks.kernel.regime import OnImages
@@ -43,6 +44,7 @@ from tests.attacks.user_networks import (
     mobile,
     nested,
     saved_on_cpu,
+    with_adapters,
 )
 
 TOLD = Knowledge(num_private=3, pixel_mean=(MEAN,), learning_rate=0.05, steps=2, public_images=digits(20, start=100))
@@ -174,6 +176,7 @@ OF_USERS = {
     "quickstart": Quickstart, "perceptron": Perceptron, "log-softmax": lambda: Perceptron(log=True),
     "channels last": ChannelsLast, "in place": Residual, "batch norm": BatchNormalized,
     "transformer": VisionTransformer, "transformer of Hugging Face": lambda: VisionTransformer(named=True),
+    "adapters": with_adapters,
     "two heads": lambda: Heads(lambda first, other: first), "two outputs": lambda: Heads(lambda *both: both),
     "named outputs": lambda: Heads(lambda first, other: {"logits": first, "age": other}),
     "MNIST example": mnist_example, "MobileNetV2": mobile, "fastai": nested,
@@ -199,6 +202,7 @@ NOT_BY_SPAN = {  # what it cannot see through
     "recurrent": "has neither, but LSTM 'rows' ahead of its first linear layer (use 'ntk')",
     "gated": "has neither, but GRU 'rows' ahead of its first linear layer (use 'ntk')",
     "by keyword": "needs positions that are learned and added to patches",
+    "adapters": "trains adapters (LoRA), and those of rank 4 have 4 rows (use 'gradient_matching'",
     "weight norm": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
     "weight norm by hooks": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
     "spectral norm": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",
@@ -273,6 +277,22 @@ def test_a_body_without_gradients_is_attacked_as_one_that_is_frozen(name, networ
     found, expected = run(name, observation, told), run(name, frozen, told)
     assert len(expected.images)
     torch.testing.assert_close(found.images, expected.images, rtol=0, atol=0)
+
+
+def as_files_of_peft(state, names):
+    """What PEFT saves: trained tensors alone, without the name of the adapter."""
+    return {name.replace(".default", ""): state[name] for name in names}
+
+
+def test_files_of_adapters_tell_what_whole_checkpoints_do():
+    observation, images, told = of_user(with_adapters)
+    adapters = tuple(as_files_of_peft(state, observation.trainable) for state in observation.pairs[0])
+    assert "blocks.0.mlp.0.lora_A.weight" in adapters[0] and len(adapters[0]) < len(observation.initial)
+    observation.model.load_state_dict(observation.initial)  # the frozen layers, as the user's function makes them
+    alone = replace(observation, pairs=(adapters,))
+    candidates, labels = torch.cat([images, told.public_images]), torch.arange(23) % 10
+    whole, part = (gradient_scores(one, candidates, labels) for one in (observation, alone))
+    torch.testing.assert_close(part, whole, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

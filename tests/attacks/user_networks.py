@@ -225,6 +225,29 @@ class VisionTransformer(nn.Module):
         return SimpleNamespace(logits=x) if self.named else x
 
 
+class Adapted(nn.Module):
+    """A linear layer with a trained adapter of low rank beside it, with the names that PEFT gives."""
+
+    def __init__(self, layer: nn.Linear, rank: int = 4) -> None:
+        super().__init__()
+        self.base_layer = layer.requires_grad_(False)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(layer.in_features, rank, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, layer.out_features, bias=False)})
+        nn.init.zeros_(self.lora_B["default"].weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x))
+
+
+def with_adapters() -> nn.Module:
+    """A frozen vision transformer for images 1 × 8 × 8 whose blocks have adapters; its head is trained."""
+    model = VisionTransformer().requires_grad_(False)
+    for block in model.blocks:
+        block.mlp[0] = Adapted(block.mlp[0])
+    model.head.requires_grad_()
+    return model
+
+
 class Heads(nn.Module):
     """For images 1 × 8 × 8: two heads, of which the loss is of the first. returned: what `forward` makes of both."""
 

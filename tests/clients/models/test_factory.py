@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 from attacks import InputError
 from clients.config import ModelConfig
 from clients.models import build_model, option_values
+from clients.models.factory import check_left_out, construct
 
 SHAPE = (1, 28, 28)
 
@@ -171,3 +172,18 @@ def test_wrappers_of_a_network_are_taken_off(factory, wrapped):
     body = "net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))"
     model = build(name=factory(f"import torch\ndef make():\n    {body}\n    return {wrapped}"))
     assert list(model.state_dict()) == ["1.weight", "1.bias"]
+
+
+@pytest.mark.parametrize("first", ["", "import torch; torch.manual_seed(0); "])
+def test_frozen_layers_that_neither_the_checkpoint_nor_the_function_fixes_are_refused(factory, first):
+    body = "net = nn.Sequential(nn.Flatten(), nn.Linear(784, 5), nn.Linear(5, 10)); net[1].requires_grad_(False)"
+    name = factory(f"def make():\n    {first}{body}\n    return net")
+    model = build(name=name)
+    check_left_out(model, name, SHAPE, model.state_dict())  # brings all
+    head = {"2.weight": model[2].weight, "2.bias": model[2].bias}
+    if first:
+        return check_left_out(construct(ModelConfig(name=name), SHAPE, 0), name, SHAPE, head)
+    with pytest.raises(
+        InputError, match=r"^the checkpoint has no '1.weight', and model '.*make' draws it anew"
+    ):
+        check_left_out(model, name, SHAPE, head)
