@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attacks.interface.errors import InputError, one_line
-from attacks.interface.observation import COMPILED, PARALLEL, State, check_tensor, with_adapter_names
+from attacks.interface.observation import ADAPTER, COMPILED, PARALLEL, State, check_tensor, with_adapter_names
 from clients.batch_norm import STATISTICS
 from clients.data.files import check_unpacked, is_bomb, members, npz_fields
 
@@ -125,11 +125,11 @@ def _numbered(state: State) -> list[Tensor] | None:
 
 
 def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing: str) -> State:
-    """Name a list of arrays by a model's state dict, or by its parameters if their number fits."""
+    """Name a list of arrays by a model's state dict, or by its parameters or adapters if their number fits."""
     if like is None:
         return {str(i): array for i, array in enumerate(arrays)}
     parameters = [name for name in like if name.rpartition(".")[2] not in STATISTICS]
-    for names in (list(like), parameters):
+    for names in (list(like), parameters, [name for name in like if ADAPTER.search(name)]):
         if len(names) == len(arrays):
             return dict(zip(names, arrays, strict=True))
     raise InputError(

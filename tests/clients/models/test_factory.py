@@ -183,7 +183,5 @@ def test_frozen_layers_that_neither_the_checkpoint_nor_the_function_fixes_are_re
     head = {"2.weight": model[2].weight, "2.bias": model[2].bias}
     if first:
         return check_left_out(construct(ModelConfig(name=name), SHAPE, 0), name, SHAPE, head)
-    with pytest.raises(
-        InputError, match=r"^the checkpoint has no '1.weight', and model '.*make' draws it anew"
-    ):
+    with pytest.raises(InputError, match=r"^the checkpoint has no '1.weight', and model '.*make' draws it anew"):
         check_left_out(model, name, SHAPE, head)
