@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from attacks.interface.errors import InputError, counted
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+LEAST_KEPT = 0.3  # share of a checkpoint that training leaves in the one returned, by their product
 WAYS = ("sent", "returned")  # the checkpoints of a pair
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -120,6 +121,10 @@ class Observation:
                     )
                 if not torch.isfinite(state[name]).all():
                     raise InputError(f"tensor {name!r} of the checkpoint {way} holds NaN or Inf: training diverged")
+        for first, last in self.pairs:
+            _check_no_difference(
+                *(torch.cat([state[name].flatten() for name in self.trainable]) for state in (first, last))
+            )
         laid_out = tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs)
         if any(
             new is not old for pair in zip(laid_out, self.pairs, strict=True) for new, old in zip(*pair, strict=True)
@@ -211,6 +216,18 @@ def _named(state: State, prefix: str, model: State) -> State:
     """Name tensors as the model does that is inside wrappers of this prefix."""
     inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()} if prefix else state
     return with_adapter_names(inside, model)
+
+
+def _check_no_difference(sent: Tensor, returned: Tensor) -> None:
+    """Raise InputError for a difference of checkpoints or a gradient, which has little of what was sent: attacks would
+    find nothing in it, and say that nothing was shown. Training keeps nearly all of what was sent, and noise, however
+    large, is of other directions."""
+    length = float(torch.linalg.vector_norm(sent, dtype=torch.float64))
+    if length and (kept := float(sent.double() @ returned.double()) / length**2) < LEAST_KEPT:
+        raise InputError(
+            f"the checkpoint returned has {kept:.2g} of the one sent, as a difference, a gradient or another training "
+            "has: give what training from the one sent returned, as sent + difference"
+        )
 
 
 def _laid_out(state: State, model: State) -> State:

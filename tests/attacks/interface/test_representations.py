@@ -12,6 +12,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, Reconstruction
 from attacks.interface.normalization import Pictures, png
+from tests.attacks.conftest import client, digits, mlp
 
 
 def read(data):
@@ -87,3 +88,29 @@ def test_checkpoints_of_another_network_are_told_by_the_names_that_they_have():
         match=r"has no tensor '0\.weight', but 'fc1\.weight', 'fc1\.bias': use the model .*where clients keep layers",
     ):
         Observation(nn.Sequential(nn.Linear(2, 2)), ((state, state),), (2,))
+
+
+@pytest.mark.parametrize("form", ["difference", "gradient", "of another training"])
+def test_what_is_no_checkpoint_after_the_one_sent_is_refused(form):
+    """Of a client that sends differences (DIFF of NVFLARE) or gradients every attack said "nothing shown"."""
+    model, images = mlp(), digits(6)
+    seen = client(model, images, 5)
+    sent, back = seen.pairs[0]
+    made = {
+        "difference": {name: back[name] - sent[name] for name in sent},
+        "gradient": {name: (sent[name] - back[name]) / 0.05 for name in sent},
+        "of another training": mlp(seed=1).state_dict(),
+    }
+    with pytest.raises(InputError, match=r"has -?0\.\d+ of the one sent, as a difference, a gradient or another"):
+        Observation(seen.model, ((sent, made[form]),), seen.input_shape)
+
+
+def test_noise_weight_decay_and_parameters_that_begin_at_zero_are_no_difference():
+    seen, generator = client(mlp(), digits(6), 5), torch.Generator().manual_seed(1)
+    sent, back = seen.pairs[0]
+    length = torch.cat([value.flatten() for value in back.values()]).square().mean().sqrt()
+    noisy = {name: value + 10 * length * torch.randn(value.shape, generator=generator) for name, value in back.items()}
+    shrunk = {name: 0.5 * value for name, value in back.items()}
+    zeros = {name: torch.zeros_like(value) for name, value in sent.items()}
+    for pair in ((sent, noisy), (sent, shrunk), (zeros, back)):
+        Observation(seen.model, (pair,), seen.input_shape)
