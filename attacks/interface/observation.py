@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
@@ -123,7 +123,7 @@ class Observation:
                     raise InputError(f"tensor {name!r} of the checkpoint {way} holds NaN or Inf: training diverged")
         for first, last in self.pairs:
             _check_no_difference(
-                *(torch.cat([state[name].flatten() for name in self.trainable]) for state in (first, last))
+                (first[name].flatten().float(), last[name].flatten().float()) for name in self.trainable
             )
         laid_out = tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs)
         if any(
@@ -218,12 +218,13 @@ def _named(state: State, prefix: str, model: State) -> State:
     return with_adapter_names(inside, model)
 
 
-def _check_no_difference(sent: Tensor, returned: Tensor) -> None:
-    """Raise InputError for a difference of checkpoints or a gradient, which has little of what was sent: attacks would
-    find nothing in it, and say that nothing was shown. Training keeps nearly all of what was sent, and noise, however
-    large, is of other directions."""
-    length = float(torch.linalg.vector_norm(sent, dtype=torch.float64))
-    if length and (kept := float(sent.double() @ returned.double()) / length**2) < LEAST_KEPT:
+def _check_no_difference(tensors: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Raise InputError if of tensors (sent, returned) the second are a difference of checkpoints or a gradient, which
+    have little of the first: attacks would find nothing in them, and say that nothing was shown. Training keeps nearly
+    all of what was sent, and noise, however large, is of other directions."""
+    products = [(float(sent @ sent), float(sent @ returned)) for sent, returned in tensors]
+    whole, along = map(sum, zip(*products, strict=True))
+    if whole and (kept := along / whole) < LEAST_KEPT:
         raise InputError(
             f"the checkpoint returned has {kept:.2g} of the one sent, as a difference, a gradient or another training "
             "has: give what training from the one sent returned, as sent + difference"
