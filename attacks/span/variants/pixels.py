@@ -199,6 +199,8 @@ class PixelJudge:
         if self.evidence.rough:
             sure &= self._explained(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
+        if self.evidence.regime is Regime.PLAIN:
+            reason += ": does the network given have the activations of training?"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)

@@ -6,6 +6,7 @@ from torch import nn
 from attacks import InputError, Knowledge, Observation, get_attack
 from tests.attacks.conftest import client as shared_client
 from tests.attacks.conftest import digits, nearest
+from tests.attacks.conftest import mlp as shared_mlp
 from tests.attacks.span.conftest import client, history, mlp, run
 
 MEAN = 0.3  # what the federation subtracts
@@ -377,3 +378,11 @@ def test_a_check_leaves_the_network_as_it_was_and_agrees_with_the_attack():
             attempt(observation, Knowledge(num_private=2))
     assert all(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_network_with_another_activation_than_was_trained_is_asked_about():
+    seen = shared_client(shared_mlp(256, nn.Tanh), digits(8), 5)
+    given = Observation(shared_mlp(256, nn.GELU), seen.pairs, seen.input_shape)
+    found = get_attack("span").run(given, Knowledge(pixel_mean=(MEAN,)), torch.Generator().manual_seed(0))
+    assert not len(found.images)
+    assert found.warnings[-1].endswith("certain: does the network given have the activations of training?")
