@@ -122,9 +122,7 @@ class Observation:
                 if not torch.isfinite(state[name]).all():
                     raise InputError(f"tensor {name!r} of the checkpoint {way} holds NaN or Inf: training diverged")
         for first, last in self.pairs:
-            _check_no_difference(
-                (first[name].flatten().float(), last[name].flatten().float()) for name in self.trainable
-            )
+            _check_no_difference((first[name].detach(), last[name].detach()) for name in self.trainable)
         laid_out = tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs)
         if any(
             new is not old for pair in zip(laid_out, self.pairs, strict=True) for new, old in zip(*pair, strict=True)
@@ -222,7 +220,8 @@ def _check_no_difference(tensors: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Raise InputError if of tensors (sent, returned) the second are a difference of checkpoints or a gradient, which
     have little of the first: attacks would find nothing in them, and say that nothing was shown. Training keeps nearly
     all of what was sent, and noise, however large, is of other directions."""
-    products = [(float(sent @ sent), float(sent @ returned)) for sent, returned in tensors]
+    flat = ((sent.flatten().float(), returned.flatten().float()) for sent, returned in tensors)
+    products = [(float(sent @ sent), float(sent @ returned)) for sent, returned in flat]
     whole, along = map(sum, zip(*products, strict=True))
     if whole and (kept := along / whole) < LEAST_KEPT:
         raise InputError(

@@ -12,7 +12,7 @@ This file chooses the variant for a network and runs it, round by round where ne
                        one_hidden, where there is no second hidden layer; features, where they follow a convolutional
                        body; frozen_body, where only a head is trained; maps, where pairs of layers tell what
                        they were fed; vectors, where single ones do; patch_embedding, for vision transformers, and
-                       several_patches, where their client has several images
+                       several_patches, where their client has several images; last_layer, where none of them suits
     evidence/          read: layers (the first two layers' updates, without weight decay), known_defense (without what
                        is known of a defense), pixel_evidence (the number of images and the regime of the update)
     search/            search: problems (ρ, lowest at private images), descent (of many points at once), candidates
@@ -48,6 +48,7 @@ from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart, Variant
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
+from attacks.span.variants.last_layer import last_layer_of
 from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.one_hidden import OneHiddenVariant
 from attacks.span.variants.patch_embedding import PatchVariant
@@ -120,9 +121,14 @@ class SpanAttack(SearchOptions, Attack):
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
     ) -> Reconstruction:
-        """Read, search, accept and report; each round alone where they do not share one private set."""
+        """Read, search, accept and report; each round alone where they do not share one private set. Where nothing
+        comes back, ask the last layer."""
         try:
-            return self._variant(observation, knowledge).attack(generator, progress)
+            found = self._variant(observation, knowledge).attack(generator, progress)
+            if len(found.images) or found.num_features:
+                return found
+            last = last_layer_of(observation, "nothing was found ahead of it")
+            return found if last is None else _with_features(found, last.attack(generator, progress))
         except RoundsApart as apart:
             known = replace(knowledge, num_private=None)  # the number that is known is that of the union
             rounds = [replace(observation, pairs=(observation.pairs[r],)) for r in apart.rounds]
@@ -132,6 +138,16 @@ class SpanAttack(SearchOptions, Attack):
 
     def _variant(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant that suits a network in evaluation mode; raise InputError where none does."""
+        try:
+            return self._by_front(observation, knowledge)
+        except InputError as refused:
+            others = str(refused).removeprefix("attack 'span' needs ").partition(" (use ")[0]
+            if (last := last_layer_of(observation, f"more than features needs {others}")) is None:
+                raise
+            return last
+
+    def _by_front(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
+        """Return the variant for what a network begins with."""
         patches = find_patch_embedding(observation.model, observation.input_shape)
         if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):
             return PatchVariant(observation, patches)
@@ -160,6 +176,15 @@ class SpanAttack(SearchOptions, Attack):
             return FewFeaturesVariant(features)
         knowledge.require(self.name, "num_private", because=NO_GAP)
         return features
+
+
+def _with_features(found: Reconstruction, last: Reconstruction) -> Reconstruction:
+    """Add the features that the last layer told, if it did, to the result of a variant that found nothing."""
+    if not last.num_features:
+        return found
+    warnings = (*found.warnings, *last.warnings)
+    count = last.num_inferred
+    return replace(found, features=last.features, num_inferred=count, facts=found.facts | last.facts, warnings=warnings)
 
 
 def _as_drawn(found: Reconstruction, observation: Observation) -> Reconstruction:

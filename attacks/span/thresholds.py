@@ -549,3 +549,18 @@ class SINGLE_IMAGE(Thresholds):
     ridge: float = 1e-4  # of a mean variance
     most_inputs: int = 4096  # numbers that a layer is fed; the square of them is held in memory
     tiny: float = 1e-12  # keeps variances positive
+
+
+class LAST_LAYER(Thresholds):
+    """What the last layer was fed (`attacks.span.variants.last_layer`)."""
+
+    starts: int = 24  # of each class
+    steps: int = 60  # of Levenberg and Marquardt from each
+    damping: float = 1e-3  # at the start, of the mean square of the slopes
+    margin: float = 10.0  # times what rounding leaves of δ outside the column space
+    most_error: float = 0.03  # of a length, up to which a point is believed
+    apart: float = 0.06  # of a length, from which two points are two images'
+    same_share: float = 0.02  # by which the parts of images in an update may differ: right ones 1e-3
+    decay_drop: float = 0.1  # of sums over classes, which weight decay explains to this share if it was used
+    least_weight: float = 1e-12  # of a class in the update: it has no image
+    tiny: float = 1e-30  # keeps divisors positive

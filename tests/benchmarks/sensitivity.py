@@ -48,6 +48,7 @@ NOT_RUN = (
     thresholds.FEATURE,
     thresholds.INVERSION,
     thresholds.FROZEN_BODY,
+    thresholds.LAST_LAYER,
     thresholds.MAP_INVERSION,
     thresholds.ONE_HIDDEN,
     thresholds.OWN_UNITS,

@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from attacks import Knowledge, Observation, Reconstruction, get_attack
 from attacks.base import silent
 from attacks.interface.errors import InputError
-from attacks.networks.probing import watched
+from attacks.networks.probing import probe, watched
+from attacks.span.variants.last_layer import last_layer_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from clients.models.networks import ResNet18Options, ViTTinyOptions
 from tests.benchmarks.map_clients import LocalTraining, client, trained_resnet
@@ -397,7 +398,42 @@ def told_features(model: nn.Module, count: int, images: Tensor, labels: Tensor) 
     return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
 
 
+def softmax_regression(count: int, images: Tensor, labels: Tensor) -> Row:
+    """Images of a network of one layer, one step of 0.01, told nothing; recovered: within 45 dB, a stray: beyond 20."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), 10))
+    found = attacked(model, images[:count], labels[:count], steps=1, lr=0.01)
+    decibels = -10 * (images[:count, None] - found.images[None]).square().mean((2, 3, 4)).log10()
+    good, strays = (decibels > 45).any(1), (decibels < 20).all(0)
+    return counted(found, count, int(good.sum()), int(strays.sum()), not len(found.images))
+
+
+def last_layer(make: Callable[[], nn.Module], count: int, images: Tensor, labels: Tensor) -> Row:
+    """Features that the last layer was fed, of classes drawn at random, one step of 0.01, told nothing, by the last
+    layer alone: what other variants try before takes minutes and finds nothing of so many."""
+    model, images = make().eval(), images[:count]
+    name = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)][-1]
+    scores, calls = probe(model, images, {name: model.get_submodule(name)})
+    classes = torch.randint(scores.shape[1], (count,))
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    moved = client(model, images, classes, LocalTraining())
+    seen = Observation(model, ((sent, moved.final),), tuple(images.shape[1:]))
+    start, variant = time.perf_counter(), last_layer_of(seen, "")
+    nothing = Reconstruction(images[:0], torch.zeros(0))
+    found = nothing if variant is None else variant.attack(torch.Generator().manual_seed(0), silent)
+    features = calls[0].given[:0] if found.features is None else found.features
+    alike = F.normalize(calls[0].given, dim=1) @ F.normalize(features, dim=1).T > SAME
+    row = counted(found, count, int(alike.any(1).sum()), int((~alike.any(0)).sum()), not len(features))
+    return row | {"seconds": time.perf_counter() - start}
+
+
+def vit_classes() -> nn.Module:
+    return ViTTinyOptions(patch=8, depth=4).build(SHAPE, 100)
+
+
 ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
+    **{f"softmax regression, N = {n}": lambda x, y, n=n: softmax_regression(n, x, y) for n in (2, 4)},
+    **{f"last layer, ViT of 100 classes, N = {n}": lambda x, y, n=n: last_layer(vit_classes, n, x, y) for n in (8, 32)},
+    "last layer, quickstart CNN, N = 4": lambda x, y: last_layer(quickstart_network, 4, x, y),
     **{f"vit_tiny, patch {p}, N = 1": lambda x, y, p=p: vit_tiny(p, 1, x, y) for p in (4, 8)},
     **{f"vit_tiny, patch {p}, N = 3": lambda x, y, p=p: vit_tiny(p, 3, x, y) for p in (4, 8)},
     **{f"vit_tiny, patch 8, one step, N = {n}": lambda x, y, n=n: several_patches(n, x, y) for n in (2, 3, 4)},
@@ -442,6 +478,7 @@ DIGITS: dict[str, Callable[[Tensor, Tensor], Row]] = {
 
 
 TINY: dict[str, Callable[[Tensor, Tensor], Row]] = {  # of the extra `zoo`
+    **{f"last layer, EfficientNet-Lite0, N = {n}": lambda x, y, n=n: last_layer(lite, n, x, y) for n in (8, 32)},
     "EfficientNet-Lite0, vectors, N = 2": efficientnet,
     **{f"EfficientNet-Lite0, maps, N = {n}": lambda x, y, n=n: maps(lite(), n, x, y, 1, 0.01) for n in (2, 4)},
     **{

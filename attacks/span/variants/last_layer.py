@@ -1,0 +1,315 @@
+"""What the last layer was fed, of any network that ends in a softmax: its features, or the pixels of a client's images.
+
+One step of SGD on the cross-entropy moves a last layer z ↦ W z + b by ΔW = c Σ_i δ_i z_iᵀ and Δb = c Σ_i δ_i, with
+δ_i = softmax(W z_i + b) − e_y for the class y of image i, and c = −η / N for N images. So the rows of [ΔW, Δb] span the
+[z_i; 1] and its columns the δ_i. W and b were sent. A private z is a point of the row space that sends, with one of the
+C classes, a δ of the column space:
+
+    ρ(z, y) = ‖(I − U Uᵀ) δ‖² / ‖δ‖²
+
+That is C − 1 − N equations for N − 1 unknowns. Since each image takes the same part of the update, c δ zᵀ, by which its
+rank falls by one, 1 / c = δᵀ [ΔW, Δb]⁺ [z; 1] is the same number for all of them: mixtures have others. Without that,
+class-wise means of the z are known to be told (Ma, Sun, Cui, Li, Guo, Liu, *Instance-wise Batch Label Restoration via
+Gradients in Federated Learning*, ICLR 2023), which are the starts of the search here.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.base import Facts, Progress, Reconstruction
+from attacks.interface.observation import Observation, State
+from attacks.networks.probing import linear_layers, parameter_names, probe, random_images
+from attacks.span.maps.update import patch_rank, rounding_of
+from attacks.span.stages import Acceptance, Refusal, Variant
+from attacks.span.thresholds import LAST_LAYER, constants_of
+from attacks.update.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """A linear layer whose outputs are the network's scores.
+
+    of_pixels: whether it is fed the flattened images as they are.
+    """
+
+    name: str
+    of_pixels: bool
+
+
+@dataclass(frozen=True)
+class SoftmaxUpdate:
+    """The update [ΔW, Δb] (C, D + 1) of a last layer, as far as it stands out of rounding.
+
+    sent: (C, D + 1), [W, b].
+    columns, values, rows: (C, N), (N,) and (N, D + 1), its singular vectors and values.
+    noise: the largest singular value behind them.
+    warnings: on other rounds.
+    """
+
+    sent: Tensor
+    columns: Tensor
+    values: Tensor
+    rows: Tensor
+    noise: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """N, the number of images, if they are few enough to be told apart."""
+        return len(self.values)
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why there is nothing to search."""
+        classes = len(self.sent)
+        if 0 < self.count <= (classes - 1) // 2:
+            return None
+        return Refusal(f"nothing returned: no gap shows one step on at most {(classes - 1) // 2} images")
+
+    def outside(self, signals: Tensor) -> Tensor:
+        """Return what of signals (…, C) lies outside the column space."""
+        return signals - signals @ self.columns @ self.columns.T
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of the affine plane in the row space whose last entry is 1, by their coordinates in it.
+
+    origin: (N,), that of the least length, in terms of the rows. axes: (N − 1, N). scores: (N, C), of the rows.
+    """
+
+    update: SoftmaxUpdate
+    origin: Tensor
+    axes: Tensor
+    scores: Tensor
+
+    @classmethod
+    def of(cls, update: SoftmaxUpdate) -> "Points":
+        last = update.rows[:, -1]
+        axes = torch.linalg.svd(last[None])[2][1:]
+        return cls(update, last / last.square().sum(), axes, update.rows @ update.sent.T)
+
+    def in_rows(self, points: Tensor) -> Tensor:
+        """Return points (S, N − 1) in terms of the rows, (S, N)."""
+        return self.origin + points @ self.axes
+
+    def signals(self, points: Tensor, label: int) -> Tensor:
+        """Compute δ (S, C) of points (S, N − 1) with a class."""
+        softmax = torch.softmax(self.in_rows(points) @ self.scores, -1)
+        softmax[:, label] -= 1
+        return softmax
+
+    def slopes(self, points: Tensor) -> Tensor:
+        """Compute the derivatives (S, C, N − 1) of what of δ lies outside the column space."""
+        softmax = torch.softmax(self.in_rows(points) @ self.scores, -1)
+        moved = (self.axes @ self.scores).T
+        slopes = softmax[:, :, None] * (moved - (softmax @ moved)[:, None])
+        return self.update.outside(slopes.transpose(1, 2)).transpose(1, 2)
+
+    def starts(self) -> list[tuple[int, Tensor]]:
+        """Return (class, point (N − 1,)) for every class, those first whose point sends a δ nearest the column space:
+        the mean of its images, as all rows of an update are alike but those of classes that images have."""
+        update = self.update
+        whole = update.columns * update.values
+        found = []
+        for label, row in enumerate(whole - whole.median(0).values):
+            weight = float(row @ update.rows[:, -1])
+            near = row / weight if abs(weight) > LAST_LAYER.least_weight * float(row.norm()) else self.origin
+            point = (near - self.origin) @ self.axes.T
+            found.append((float(self.rho(point[None], label)), label, point))
+        return [(label, point) for _, label, point in sorted(found, key=lambda one: one[0])]
+
+    def rho(self, points: Tensor, label: int) -> Tensor:
+        """Compute ρ (S,)."""
+        signals = self.signals(points, label)
+        return self.update.outside(signals).square().sum(1) / signals.square().sum(1)
+
+    def descended(self, points: Tensor, label: int) -> Tensor:
+        """Lower ρ from points (S, N − 1) by Levenberg and Marquardt's method."""
+        damping = points.new_full((len(points),), LAST_LAYER.damping)
+        for _ in range(LAST_LAYER.steps if points.shape[1] else 0):
+            slopes, left = self.slopes(points), self.update.outside(self.signals(points, label))
+            normal = slopes.transpose(1, 2) @ slopes
+            scale = (damping * normal.diagonal(dim1=1, dim2=2).mean(1)).clamp_min(LAST_LAYER.tiny)
+            normal = normal + torch.diag_embed(scale[:, None].expand(-1, points.shape[1]))
+            moved = points - torch.linalg.solve(normal, (slopes.transpose(1, 2) @ left[:, :, None]))[:, :, 0]
+            better = self.rho(moved, label) < self.rho(points, label)
+            points = torch.where(better[:, None], moved, points)
+            damping = torch.where(better, damping / 5, damping * 4).clamp(1e-14, 1e8)
+        return points
+
+    def errors(self, points: Tensor, label: int) -> Tensor:
+        """Bound the relative errors (S,) of points: what rounding leaves of them in the row space, and where it moves
+        the δ of their own. Infinite where more of δ lies outside the column space than rounding leaves there."""
+        update, signals, rows = self.update, self.signals(points, label), self.in_rows(points)
+        blurred = update.noise * (signals @ update.columns / update.values).norm(dim=1)
+        own = update.noise * (rows / update.values).norm(dim=1)
+        missed = update.outside(signals).norm(dim=1)
+        if points.shape[1]:
+            own = own + torch.maximum(blurred, missed) / torch.linalg.svdvals(self.slopes(points))[:, -1]
+        return torch.where(missed < LAST_LAYER.margin * blurred, own / rows.norm(dim=1), math.inf)
+
+    def shares(self, points: Tensor, label: int) -> Tensor:
+        """Compute c (S,), by how much of δ zᵀ the rank of the update falls."""
+        along = self.signals(points, label) @ self.update.columns
+        return 1 / (along * self.in_rows(points) / self.update.values).sum(1)
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What the layer was fed of private images.
+
+    points: (F, D + 1), the last entry 1. classes, shares: (F,), their classes and c.
+    """
+
+    points: Tensor
+    classes: Tensor
+    shares: Tensor
+
+    def beside(self, other: "Fed") -> "Fed":
+        """Add those of the other that are none of these."""
+        kept = self
+        for i in range(len(other.points)):
+            point = other.points[i : i + 1]
+            apart = (kept.points - point).norm(dim=1) > LAST_LAYER.apart * point.norm()
+            if bool(apart.all()):
+                parts = zip(kept._parts(), other._parts(), strict=True)
+                kept = Fed(*(torch.cat([own, new[i : i + 1]]) for own, new in parts))
+        return kept
+
+    def of_one_share(self) -> "Fed":
+        """Keep those whose c is that of most, to be compared with which there have to be two."""
+        usual = self.shares.median() if len(self.shares) else self.shares.new_zeros(())
+        alike = ((self.shares - usual).abs() < LAST_LAYER.same_share * usual.abs()) & (self.shares < 0)
+        return Fed(*(part[alike if int(alike.sum()) > 1 else alike[:0].nonzero()[:, 0]] for part in self._parts()))
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.points, self.classes, self.shares
+
+
+@dataclass(frozen=True)
+class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
+    """What the last layer was fed of the images of one step, where no other variant suits the network.
+
+    Only the first round whose update is not zero is used. Nothing has to be known. Images come back where the layer is
+    fed their pixels, else features.
+
+    others: why no other variant suits.
+    """
+
+    observation: Observation
+    layer: LastLayer
+    others: str
+
+    def read(self, generator: torch.Generator) -> SoftmaxUpdate:
+        """Read the update and its rank, weight decay undone."""
+        observation, warnings = self.observation.one_round()
+        sent, returned = (_augmented(state, self.layer.name) for state in observation.pairs[0])
+        change = _without_decay(sent, returned)
+        spectrum = Spectrum.of(change)
+        rank = patch_rank(spectrum, rounding_of(returned.float()))
+        columns, values, rows = torch.linalg.svd(change, full_matrices=False)
+        noise = float(values[rank]) if rank < len(values) else 0.0
+        return SoftmaxUpdate(sent, columns[:, :rank], values[:rank], rows[:rank], noise, warnings)
+
+    def search(self, evidence: SoftmaxUpdate, generator: torch.Generator, progress: Progress) -> Fed:
+        """Find points of the row space whose δ lies in the column space, class by class."""
+        points, nothing = Points.of(evidence), evidence.values.new_zeros(0)
+        found = Fed(evidence.rows[:0], nothing.long(), nothing)
+        for done, (label, start) in enumerate(starts := points.starts()):
+            progress(done, len(starts), math.nan)
+            ends = points.descended(_around(start, points, generator), label)
+            ends = ends[points.rho(ends, label).argsort(stable=True)]
+            ends = ends[points.errors(ends, label) < LAST_LAYER.most_error]
+            labels = torch.full((len(ends),), label)
+            found = found.beside(Fed(points.in_rows(ends) @ evidence.rows, labels, points.shares(ends, label)))
+            if len(found.points) >= evidence.count:
+                break
+        progress(len(starts), len(starts), math.nan)
+        return found if evidence.count == 1 else found.of_one_share()
+
+    def accept(
+        self, evidence: SoftmaxUpdate, candidates: Fed, generator: torch.Generator, progress: Progress
+    ) -> Acceptance:
+        """Accept all that was found, as images where the layer is fed pixels."""
+        fed, name = candidates.points[:, :-1].float(), self.layer.name
+        facts: Facts = {**constants_of(LAST_LAYER), "layer": name, "used_num_private": float(evidence.count)}
+        nothing = fed.new_zeros(0)
+        if not len(fed):
+            reason = f"nothing returned: {self.others}; and nothing that {name!r} may have been fed explains its update"
+            return Acceptance(nothing, nothing, reason, facts=facts)
+        classes = sorted(candidates.classes.tolist())
+        facts["classes"] = " ".join(map(str, classes))
+        if self.layer.of_pixels:
+            missing = None if len(fed) == evidence.count else f"{len(fed)} of {evidence.count} images found"
+            return Acceptance(fed, fed.new_zeros(len(fed)), missing, facts=facts)
+        found = f"what {name!r} was fed of {len(fed)} of {evidence.count} images was found, and their classes: "
+        reason = f"no image is returned: {found}{', '.join(map(str, classes))}; {self.others}"
+        return Acceptance(nothing, nothing, reason, facts=facts, features=fed)
+
+    def report(self, evidence: SoftmaxUpdate, acceptance: Acceptance) -> Reconstruction:
+        """Return the images or the features. residual: 0, as all passed every test."""
+        shape, count = self.observation.input_shape, evidence.count
+        found = acceptance.reported(shape, evidence.warnings, num_inferred=count)
+        return replace(found, held=None)
+
+
+def last_layer_of(observation: Observation, others: str) -> LastLayerVariant | None:
+    """Return the variant where the others do not suit; None unless the network ends in a trained layer whose update is
+    that of few images in one step. others: why they do not."""
+    layer = find_last_layer(observation)
+    if layer is None:
+        return None
+    variant = LastLayerVariant(observation, layer, others)
+    return None if variant.read(torch.Generator()).refusal is not None else variant
+
+
+def find_last_layer(observation: Observation) -> LastLayer | None:
+    """Find the linear layer, trained with a bias, whose outputs are the scores up to a softmax; None if there is
+    none, or fewer than three classes."""
+    model, images = observation.model, random_images(observation.input_shape, 2)
+    layers = {name: layer for name, layer in linear_layers(model).items() if layer.bias is not None}
+    scores, calls = probe(model, images, layers)
+    for name, given, made in calls:
+        if given.dim() != 2 or made.shape != scores.shape or made.shape[1] < 3:
+            continue
+        plain = F.linear(given, layers[name].weight, layers[name].bias)
+        same = [torch.softmax(one, 1) for one in (plain, made, scores)]
+        if not all(torch.allclose(one, same[0], atol=1e-5) for one in same):
+            continue
+        once = sum(call.name == name for call in calls) == 1
+        if once and set(parameter_names(name)) <= set(observation.trainable):
+            return LastLayer(name, torch.equal(given.cpu(), images.flatten(1)))
+    return None
+
+
+def _augmented(state: State, layer: str) -> Tensor:
+    """Return [W, b] (C, D + 1) in float64 on the CPU."""
+    weight, bias = (state[name].double().cpu() for name in parameter_names(layer))
+    return torch.cat([weight, bias[:, None]], 1)
+
+
+def _without_decay(sent: Tensor, returned: Tensor) -> Tensor:
+    """Return the update (C, D + 1) less what weight decay took off: over classes, δ adds up to zero, so that sums of
+    parameters shrink by decay alone."""
+    before, after = sent.sum(0), returned.sum(0)
+    factor = before[:-1] @ after[:-1] / before[:-1].square().sum().clamp_min(LAST_LAYER.tiny)
+    change = returned - sent
+    for part in (slice(-1), slice(-1, None)):  # biases may be exempt
+        if (after - factor * before)[part].norm() < LAST_LAYER.decay_drop * (after - before)[part].norm():
+            change[:, part] = (returned - factor * sent)[:, part]
+    return change
+
+
+def _around(start: Tensor, points: Points, generator: torch.Generator) -> Tensor:
+    """Return the start and points about it, (S, N − 1), at distances up to twice its length."""
+    count = LAST_LAYER.starts
+    spread = torch.logspace(-1.5, 0.3, count, dtype=start.dtype)
+    spread[0] = 0
+    length = points.in_rows(start[None]).norm() / max(1, len(start)) ** 0.5
+    drawn = torch.randn(count, len(start), generator=generator).to(start)
+    return start + spread[:, None] * length * drawn
