@@ -104,7 +104,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
                 why = f"they have fewer entries than pixels: what is held after {MAP_INVERSION.few_descent.steps} steps"
                 why += " is the likeliest image that has them, and others have the same"
             elif (found.trusted & ~explained).any():
-                why = "images that come back have another map (a wrong mean, or statistics of BatchNorm?)"
+                why = "images that come back have another one (a wrong mean?), or twice them no other (no biases?)"
             reason = f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but {why}"
         return Acceptance(
             images=found.images[kept],
@@ -160,11 +160,12 @@ def _tells(evidence: MapUpdate, candidates: MapCandidates) -> bool:
 
 @torch.no_grad()
 def _explained(evidence: MapUpdate, candidates: MapCandidates, images: Tensor) -> Tensor:
-    """Return whose own maps, of images (M, C, H, W), the second layer tells from what is not private, (M,) bool. Others
-    have another map than was found: their pixels were kept in a wrong range, or the network is not as it was trained,
-    as where the client averaged statistics over time. Decoys, for whom both are right, do not show it."""
-    maps = evidence.network.maps(evidence.seen, images).flatten(1)
-    return rho(evidence, maps) < candidates.bound / MAP_SEARCH.accepting_share
+    """Return whose own maps, of images (M, C, H, W), the second layer tells from what is not private, and from those of
+    images twice as large, (M,) bool. Others were kept in a wrong range, or the network is not as it was trained, as
+    where statistics were averaged over time; or it sees no size, as without biases. Decoys show none of these."""
+    network, seen = evidence.network, evidence.seen
+    own, twice = (rho(evidence, network.maps(seen, scale * images).flatten(1)) for scale in (1, 2))
+    return (own < candidates.bound / MAP_SEARCH.accepting_share) & (twice > candidates.bound)
 
 
 def _vetoed(evidence: MapUpdate, candidates: MapCandidates) -> str:
