@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from attacks import Knowledge, Observation, get_attack
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from tests.benchmarks.random_clients import STRAY, Images, cosines, data_sets, pooled, transformer
+from tests.benchmarks.odd_clients import STRAY, cosines, pooled, transformer
+from tests.benchmarks.random_clients import Images, data_sets
 
 FAR = 0.05  # root mean square distance, of pixels in [0, 1]
 SIDE = 16

@@ -52,8 +52,8 @@ class FrozenBodyVariant(PixelVariant):
         rows = normalize(pad(features, (0, 1), value=1.0))
         tests = [PixelTest(self.body, self._state, row[None]) for row in rows]
         kept = determined(tests, images, images[:0])
-        if kept.any() and self._lost(images, generator) >= FEATURE.left_open:
-            kept = torch.zeros_like(kept)
+        if kept.any():
+            kept &= self._lost(images, residual, generator) < FEATURE.left_open
         return replace(
             accepted,
             images=images[kept],
@@ -79,19 +79,20 @@ class FrozenBodyVariant(PixelVariant):
             missed = (self.body.features(self._state, images) - features).square().sum(1)
         return images, missed / features.square().sum(1)
 
-    def _lost(self, images: Tensor, generator: torch.Generator) -> float:
-        """Return the largest ‖x − d‖ / ‖d − its mean‖ of images x from the features of decoys d, as bright and of as
-        much contrast as `images`. They do not come back where images far from each other have the same features, as
-        where a body squares its input: near an image, none other has."""
+    def _lost(self, images: Tensor, residual: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the largest ‖x − d‖ / ‖d − its mean‖ (M,) of images x from the features of decoys d, as bright and of
+        as much contrast as `images`, and as many times more as an image misses its features by more than they do. They
+        do not come back where images far from each other have the same features, as where a body squares its input;
+        and images miss their features, which are exact, where the client's body is another than the one known."""
         leaves = dead_leaves(FROZEN_BODY.decoys, self.whole.input_shape, generator).to(images)
         decoys = images.mean() + images.std() * leaves
         with torch.no_grad():
             features = self.body.features(self._state, decoys)
+        inverted, left = self._inverted(features, generator)
         missed, size = (
-            part.flatten(1).norm(dim=1)
-            for part in (self._inverted(features, generator)[0] - decoys, decoys - decoys.mean((1, 2, 3), keepdim=True))
+            part.flatten(1).norm(dim=1) for part in (inverted - decoys, decoys - decoys.mean((1, 2, 3), keepdim=True))
         )
-        return float((missed / size).max())
+        return (missed / size).max() * (residual / left.max()).clamp_min(1).sqrt()
 
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """Return the images, and the features."""
@@ -101,7 +102,8 @@ class FrozenBodyVariant(PixelVariant):
             passed = f"{int(acceptance.facts['certified'])} passed the sparsity test"
             told = f"the body is frozen: {number} {features} were found, {passed}"
             left = number - len(acceptance.images)
-            lost = f"; {left} images are not returned: their features leave other images open" if left else ""
+            why = "their features leave other images open, or are another body's"
+            lost = f"; {left} images are not returned: {why}" if left else ""
             warnings += (f"{told}, and inverted{lost}",)
         images, held = (part.reshape(-1, *self.whole.input_shape) for part in (acceptance.images, acceptance.held))
         return replace(found, images=images, held=held, warnings=warnings)

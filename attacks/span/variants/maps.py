@@ -19,7 +19,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.span.maps.inversion import Inverted, MapTarget, PixelSpace, invert_maps
 from attacks.span.maps.network import MapNetwork, find_map_networks
-from attacks.span.maps.search import MapCandidates, find_maps
+from attacks.span.maps.search import MapCandidates, find_maps, rho
 from attacks.span.maps.update import MapUpdate, at_parameters_sent, moved_pairs, read_update
 from attacks.span.stages import Acceptance, Variant
 from attacks.span.thresholds import MAP_INVERSION, MAP_KERNEL, MAP_SEARCH, constants_of
@@ -93,7 +93,8 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         if not accepted:
             return Acceptance(maps, residual, _vetoed(evidence, candidates), facts=facts, features=maps)
         found = self._inverted(evidence, maps, generator, progress)
-        kept, reason, at_sent = found.trusted, None, maps
+        explained = _explained(evidence, candidates, found.images)
+        kept, reason, at_sent = found.trusted & explained, None, maps
         if not evidence.single_step:
             decoys = self._decoys(evidence, generator)
             at_sent = at_parameters_sent(evidence, maps, found.images, kept, decoys)
@@ -102,6 +103,8 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
             if maps[0].numel() < math.prod(self.observation.input_shape):
                 why = f"they have fewer entries than pixels: what is held after {MAP_INVERSION.few_descent.steps} steps"
                 why += " is the likeliest image that has them, and others have the same"
+            elif (found.trusted & ~explained).any():
+                why = "images that come back have another one (a wrong mean?), or twice them no other (no biases?)"
             reason = f"{int((~kept).sum())} of {accepted} images are not returned: their maps were found, but {why}"
         return Acceptance(
             images=found.images[kept],
@@ -153,6 +156,16 @@ def _tells(evidence: MapUpdate, candidates: MapCandidates) -> bool:
     steps both ranks are higher than those of the images' patches, and with few equations a map of nobody solves all."""
     enough = MAP_SEARCH.equations * len(candidates.basis)
     return evidence.single_step or evidence.network.equations(evidence.ranks[1]) >= enough
+
+
+@torch.no_grad()
+def _explained(evidence: MapUpdate, candidates: MapCandidates, images: Tensor) -> Tensor:
+    """Return whose own maps, of images (M, C, H, W), the second layer tells from what is not private, and from those of
+    images twice as large, (M,) bool. Others were kept in a wrong range, or the network is not as it was trained, as
+    where statistics were averaged over time; or it sees no size, as without biases. Decoys show none of these."""
+    network, seen = evidence.network, evidence.seen
+    own, twice = (rho(evidence, network.maps(seen, scale * images).flatten(1)) for scale in (1, 2))
+    return (own < candidates.bound / MAP_SEARCH.accepting_share) & (twice > candidates.bound)
 
 
 def _vetoed(evidence: MapUpdate, candidates: MapCandidates) -> str:

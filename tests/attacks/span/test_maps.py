@@ -20,9 +20,9 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(MAP_INVERSION, "descent", Descent(200, 0.05))
 
 
-def attacked(model, states):
+def attacked(model, states, mean=0.3):
     observation = Observation(model, (states,), SHAPE)
-    return get_attack("span").run(observation, Knowledge(pixel_mean=(0.3,)), torch_generator(0, "attack"))
+    return get_attack("span").run(observation, Knowledge(pixel_mean=(mean,)), torch_generator(0, "attack"))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -66,6 +66,39 @@ def test_maps_of_several_steps_are_brought_back_from_where_on_the_way_they_were_
     acceptance = variant.accept(evidence, candidates, generator, silent)
     assert acceptance.facts["way"] == 0.9
     assert (acceptance.features - sent).norm() < 0.5 * (found - sent).norm()
+
+
+def test_no_image_is_returned_that_does_not_have_the_map_that_was_found():
+    """As where the mean that is told is wrong, and bounds pixels wrongly: 0.3 is right."""
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    states = trained(model, images, torch.arange(2))
+    right, wrong = attacked(model, states), attacked(model, states, mean=0.8)
+    assert len(right.images) == 2
+    assert torch.cdist(right.images.flatten(1), images.flatten(1)).min(1).values.max() < 0.1 * 8
+    assert len(wrong.features) == 2 and not len(wrong.images)
+    assert "a wrong mean?" in wrong.warnings[0]
+
+
+def test_no_image_is_returned_where_statistics_were_averaged_over_time():
+    """A tenth of the way of BatchNorm's running mean and variance tells the brightness and contrast of no image."""
+    images = digits(2).view(2, *SHAPE)
+    model = nn.Sequential(nn.BatchNorm2d(1), *plain(norm=lambda channels: nn.Identity()))
+    sent, returned = trained(model, images, torch.arange(2), mode="train")
+    for name, value in returned.items():
+        if value.is_floating_point():
+            returned[name] = 0.9 * sent[name] + 0.1 * value
+    found = attacked(model, (sent, returned))
+    assert len(found.features) == 2 and not len(found.images)
+
+
+def test_no_image_is_returned_whose_size_the_network_does_not_see():
+    """Without biases twice an image has twice its map, and the contrast of what came back was the start's:
+    0.23 in the place of 0.37."""
+    images, model = digits(2).view(2, *SHAPE), plain(norm=lambda channels: nn.Identity())
+    model[0] = nn.Conv2d(1, 8, 3, padding=1, bias=False)
+    found = attacked(model, trained(model, images, torch.arange(2)))
+    assert len(found.features) == 2 and not len(found.images)
 
 
 def test_no_map_is_told_by_fewer_than_two_equations_for_each_direction_it_may_move_in():
