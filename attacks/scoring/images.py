@@ -95,13 +95,12 @@ def score_images(
     pool: Pool,
     unmatched: ImageScores | None = None,
     known: "Identification | None" = None,
-    asked_from: float = -np.inf,
 ) -> ImageScores:
     """Match candidates to private images greedily by L2 and score every pair; equal private images are matched once. An
     image left without a match is scored against the mean public image and counts as not identified. unmatched: these
     scores of all of them, where they are there already; they cost more than those of a few candidates. known: the
-    distances of the different private images, then of the pool, to these candidates and others behind them. asked_from:
-    the PSNR below which an image counts as not identified unasked."""
+    distances of the different private images, then of the pool, to these candidates and others behind them. Of
+    public images that were drawn for a floor it is asked only from 20 dB on whether they identify an image."""
     if not len(candidates) and unmatched is not None:
         return unmatched
     distinct = Distinct.among(private)
@@ -121,7 +120,7 @@ def score_images(
     guesses, matched = candidates[scores.match[rows]], own[rows]
     scores.l2[rows] = lengths(guesses - matched)
     scores.psnr[rows] = psnr(matched, guesses)
-    asked = rows[scores.psnr[rows] >= asked_from]
+    asked = rows[scores.psnr[rows] >= RECOVERED_PSNR] if known.drawn else rows
     scores.identified[asked] = known.nearest_is(asked, scores.match[asked], scores.l2[asked])
     match = hungarian_match(distance**2 * distinct.copies[:, None])
     rows = np.flatnonzero(match >= 0)
@@ -257,21 +256,28 @@ Measure = Callable[[np.ndarray, Chosen], np.ndarray]
 class Identification:
     """Candidates (M, C, H, W) beside the images of a gallery, Q.
 
-    inputs: the candidates before they were clamped to [0, 1]. guesses: (M,), the number of the image that one is an
-    exact copy of, told where they are of the gallery; Q or more where it is of none. judged: (J,), the images that are
-    asked about, default all. Others may be nearer, and meet only what would be hits.
+    candidates: or (M,) their numbers, if they are drawn from it. inputs: the same before they were clamped to [0, 1].
+    guesses: (M,), the number of the image that one is an exact copy of; Q or more where it is of none. judged: (J,),
+    the images that are asked about, default all. Others may be nearer, and meet only what would be hits.
     """
 
-    def __init__(
-        self, gallery: Gallery, inputs: Tensor, judged: np.ndarray | None = None, guesses: np.ndarray | None = None
-    ):
+    def __init__(self, gallery: Gallery, candidates: Tensor | np.ndarray, judged: np.ndarray | None = None):
         everyone = np.arange(len(gallery.images))
         self.gallery, self.judged = gallery, everyone if judged is None else judged
         self.others = np.setdiff1d(everyone, self.judged)
-        self.inputs, self.candidates, self.drawn = inputs, inputs.clamp(0, 1), guesses is not None
-        self.guesses = numbers_of(self.candidates, seen=dict(gallery.seen)) if guesses is None else guesses
-        self.flat = self.candidates.flatten(1).double()
-        self.l2 = self._plain(self.judged, slice(None))
+        self.drawn = isinstance(candidates, np.ndarray)
+        self.inputs = gallery.images[candidates] if isinstance(candidates, np.ndarray) else candidates
+        self.candidates = self.inputs.clamp(0, 1)
+        seen = dict(gallery.seen)
+        self.guesses = candidates if isinstance(candidates, np.ndarray) else numbers_of(self.candidates, seen=seen)
+
+    @cached_property
+    def flat(self) -> Tensor:
+        return self.candidates.flatten(1).double()
+
+    @cached_property
+    def l2(self) -> np.ndarray:
+        return self._plain(self.judged, slice(None))
 
     def hits(self) -> np.ndarray:
         """Return the hits pixel by pixel, (J, M)."""

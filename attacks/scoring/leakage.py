@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from attacks.scoring.images import (
-    RECOVERED_PSNR,
     Distinct,
     Gallery,
     Identification,
@@ -277,40 +276,34 @@ def score(
     labels: (N,), the classes of the private images, where they and those of the pool are known.
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
-    draws = [_draw(len(pool.public), size, generator) for _ in range(2)]
     mean, mean_image = pool.public.mean(0, keepdim=True), score_images(private, pool.public[:0], pool)
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
     gallery = Gallery(torch.cat([own, pool.public, pool.private]))
     private_rows, public = np.arange(len(own)), gallery.numbers[len(own) :][: len(pool.public)]
-    free = _free(gallery, len(own), public[draws[0]])
-    least = _least(gallery, len(own), public, len(reconstructed), generator)
+    draws = [_draw(public, size, generator) for _ in range(2)]
+    free, least = _free(gallery, len(own), draws[0]), _least(gallery, len(own), public, len(reconstructed), generator)
 
-    def compare(known: Identification, returned: int, asked_from: float) -> tuple[ImageScores, Hits]:
-        scores = score_images(private, known.candidates[:returned], pool, mean_image, known, asked_from)
+    def compare(candidates: Tensor | np.ndarray, returned: int, judged: np.ndarray) -> tuple[ImageScores, Hits]:
+        known = Identification(gallery, candidates, judged)
+        scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
         return scores, Hits.of(known, scores.at(first), transformations, least)
 
-    def compare_public(drawn: np.ndarray) -> tuple[ImageScores, Hits]:
-        known = Identification(gallery, pool.public[drawn], private_rows, public[drawn])
-        return compare(known, len(drawn), RECOVERED_PSNR)
-
-    known = Identification(gallery, torch.cat([reconstructed, held]), np.append(private_rows, free))
-    images, hits = compare(known, len(reconstructed), -np.inf)
-    floor, floor_hits = compare_public(draws[0])
-    others = pool.public[draws[1]]
-    guesses = floor if size == len(pool.public) else score_images(private, others, pool, mean_image, None, np.inf)
+    images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed), np.append(private_rows, free))
+    floor, floor_hits = compare(draws[0], size, private_rows)
+    second = Identification(gallery, draws[1], private_rows)
+    guesses = floor if size == len(public) else score_images(private, second.candidates, pool, mean_image, second)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
     class_floor, recognized, kinds = None, float("nan"), np.zeros(len(gallery.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
-        known_labels = [labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]
-        kinds = torch.cat(known_labels).numpy()[gallery.rows]
-        drawn = _draw_by_class(pool.public_labels, labels, size, generator)
-        class_floor, class_hits = compare_public(drawn)
+        kinds = torch.cat([labels[first], pool.public_labels, pool.private_labels]).numpy()[gallery.rows]
+        drawn = public[_draw_by_class(pool.public_labels, labels, size, generator)]
+        class_floor, class_hits = compare(drawn, len(drawn), private_rows)
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
     rows, returned = slice(len(own), None), slice(len(reconstructed))
     others = Others(
         l2=hits.l2[rows, returned],
-        floor_l2=distances(gallery.images[free], pool.public[draws[0]]).numpy(),
+        floor_l2=distances(gallery.images[free], gallery.images[draws[0]]).numpy(),
         mean_l2=distances(gallery.images[free], mean)[:, 0].numpy() if size else np.zeros(len(free)),
         hits=hits.plain[rows, returned],
         counted=hits.by_count(rows, len(reconstructed)),
@@ -339,7 +332,7 @@ def _least(gallery: Gallery, size: int, public: np.ndarray, returned: int, gener
         return float("nan")
     if not returned:
         return 1.0
-    some = public[_draw(len(public), MOST_PUBLIC, generator)]
+    some = _draw(public, MOST_PUBLIC, generator)
     rows = np.arange(size)
     if size > MOST_PUBLIC:  # these pairs tell it as well
         rows = np.sort(generator.permutation(size)[:MOST_PUBLIC])
@@ -350,13 +343,14 @@ def _least(gallery: Gallery, size: int, public: np.ndarray, returned: int, gener
     return threshold(np.where(copies, np.nan, moved), returned)
 
 
-def _draw(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw `size` of so many public images at random, in the order of the pool."""
-    return np.sort(generator.permutation(count)[:size])
+def _draw(public: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw `size` public images at random, in the order of the pool."""
+    return public[np.sort(generator.permutation(len(public))[:size])]
 
 
 def _draw_by_class(public_labels: Tensor, labels: Tensor, size: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw `size` public images at random, or fewer, of every class as large a share as it has of the private ones."""
+    """Draw `size` places of public images at random, or fewer, of every class as large a share as it has of the private
+    ones."""
     kinds, counts = np.unique(labels.numpy(), return_counts=True)
     due = size * counts / counts.sum()
     wanted = np.floor(due).astype(int)

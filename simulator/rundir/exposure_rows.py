@@ -10,6 +10,7 @@ from simulator.evaluation.truth import CANDIDATES
 from simulator.results.cell_texts import likely_right, num_found
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
+from simulator.scenario.sweep import setting_words
 
 PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoever takes part
 COUNTS = {column.name: column.counts for column in LEAKAGE.columns.values() if column.counts is not None}
@@ -144,13 +145,9 @@ def _grants(knowledge: Any) -> int:
 def _setting(rows: pd.DataFrame) -> pd.Series:
     """Return the setting of every row in words: `no defense, seed=1`; empty if there is one setting."""
     names = settings_of(rows)
-    words = {"none": "no defense"}
-
-    def text(row: pd.Series) -> str:
-        parts = [words.get(row[name], str(row[name])) if name == "defense" else f"{name}={row[name]}" for name in names]
-        return ", ".join(parts)
-
-    return rows.apply(text, axis=1) if len(rows) and names else pd.Series("", index=rows.index, dtype="object")
+    if rows.empty or not names:
+        return pd.Series("", index=rows.index, dtype="object")
+    return rows[names].apply(setting_words, axis=1)
 
 
 def _explained(rows: pd.DataFrame, name: str) -> pd.Series:
