@@ -29,7 +29,6 @@ from simulator.reports.verdict_words import (
     at_worst,
     classes_line,
     features_line,
-    guessed,
     listed,
     loosely_counted,
     percent,
@@ -335,7 +334,7 @@ def _images(row: pd.Series) -> str:
     by = f"by attack {row.attack!r}"
     if not row.scored:
         shows = " that the update shows" if row.of == row.num_inferred else ""
-        shows = ", which is a guess," if guessed(row) else shows
+        shows = ", which is a guess," if row.guessed else shows
         of = "" if pd.isna(row.of) else f" of {row.of:.0f}{shows}"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
