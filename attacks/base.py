@@ -48,7 +48,7 @@ class Reconstruction:
     pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
         attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1.
     duals: (V, M, K) for V kernels and K outputs, where the attack has them.
-    num_inferred: the number of private images that the update shows.
+    num_inferred: the number of private images that the update shows. guessed: whether it is a guess.
     relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
     loss_trace: (iteration, loss) pairs.
     facts: what the attack measured on its way, by name.
@@ -63,6 +63,7 @@ class Reconstruction:
     pixel_std: tuple[float, ...] = ()
     duals: Tensor | None = None
     num_inferred: int | None = None
+    guessed: bool = False
     relative_residual: float = float("nan")
     loss_trace: tuple[tuple[int, float], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -176,7 +177,7 @@ class Attack(ABC):
         start = time.perf_counter()
         self.check(observation, knowledge)
         knowledge = self.with_options(knowledge)
-        told, num_inferred, warnings = infer_private_set(observation, knowledge, self.infers)
+        told, shown, warnings = infer_private_set(observation, knowledge, self.infers)
         own = observation.with_own_model(choose_device(getattr(self, "device", "cpu")))
         if let_gradients_through(own.model, own.input_shape):
             own = replace(own)  # other parameters count as trained
@@ -194,7 +195,8 @@ class Attack(ABC):
             found,
             pixel_mean=mean,
             pixel_std=knowledge.pixel_std or (),
-            num_inferred=num_inferred if found.num_inferred is None else found.num_inferred,
+            num_inferred=shown.count if found.num_inferred is None and shown is not None else found.num_inferred,
+            guessed=found.guessed or not len(found.images) or (shown is not None and not shown.has_spectral_gap),
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.errors import InputError
-from attacks.scoring.recognition import Views, unmoved
+from attacks.scoring.recognition import Views, smoothed, unmoved
 
 RECOVERED_PSNR = 20.0  # dB, peak 1
 LARGE_IMAGE = 16  # pixels of the shorter side from which SSIM has its usual window
@@ -99,7 +99,8 @@ def score_images(
     """Match candidates to private images greedily by L2 and score every pair; equal private images are matched once. An
     image left without a match is scored against the mean public image and counts as not identified. unmatched: these
     scores of all of them, where they are there already; they cost more than those of a few candidates. known: the
-    distances of the different private images, then of the pool, to these candidates and others behind them."""
+    distances of the different private images, then of the pool, to these candidates and others behind them. Of
+    public images that were drawn for a floor it is asked only from 20 dB on whether they identify an image."""
     if not len(candidates) and unmatched is not None:
         return unmatched
     distinct = Distinct.among(private)
@@ -119,7 +120,8 @@ def score_images(
     guesses, matched = candidates[scores.match[rows]], own[rows]
     scores.l2[rows] = lengths(guesses - matched)
     scores.psnr[rows] = psnr(matched, guesses)
-    scores.identified[rows] = known.nearest_is(rows, scores.match[rows], scores.l2[rows])
+    asked = rows[scores.psnr[rows] >= RECOVERED_PSNR] if known.drawn else rows
+    scores.identified[asked] = known.nearest_is(asked, scores.match[asked], scores.l2[asked])
     match = hungarian_match(distance**2 * distinct.copies[:, None])
     rows = np.flatnonzero(match >= 0)
     scores.hungarian_psnr[rows] = psnr(own[rows], candidates[match[rows]])
@@ -224,12 +226,13 @@ LARGEST_MSE = 10 ** (-RECOVERED_PSNR / 10)
 class Gallery:
     """The different ones of images (N, C, H, W), Q, with what is compared of them, computed once.
 
-    seen: their numbers, by content. rows: (Q,), where they stand among those that were given, in this order.
+    seen: their numbers, by content. numbers: (N,) of those that were given. rows: (Q,), where they stand among these.
     """
 
     def __init__(self, images: Tensor):
         self.seen: dict[bytes, int] = {}
-        self.rows = np.unique(numbers_of(images, seen=self.seen), return_index=True)[1]
+        self.numbers = numbers_of(images, seen=self.seen)
+        self.rows = np.unique(self.numbers, return_index=True)[1]
         self.images = images[self.rows]
 
     @cached_property
@@ -237,8 +240,12 @@ class Gallery:
         return self.images.flatten(1).double()
 
     @cached_property
+    def small(self) -> Tensor:
+        return smoothed(self.images)
+
+    @cached_property
     def units(self) -> Tensor:
-        return unmoved(self.images)
+        return unmoved(self.small)
 
 
 Chosen = np.ndarray | slice
@@ -247,19 +254,30 @@ Measure = Callable[[np.ndarray, Chosen], np.ndarray]
 
 
 class Identification:
-    """Candidates (M, C, H, W) in [0, 1] beside the images of a gallery, Q.
+    """Candidates (M, C, H, W) beside the images of a gallery, Q.
 
-    guesses: (M,), the number of the image that a candidate is an exact copy of; Q or more where it is of none. judged:
-    (J,), the images that are asked about, default all. Others may be nearer, and meet only what would be hits.
+    candidates: or (M,) their numbers, if they are drawn from it. inputs: the same before they were clamped to [0, 1].
+    guesses: (M,), the number of the image that one is an exact copy of; Q or more where it is of none. judged: (J,),
+    the images that are asked about, default all. Others may be nearer, and meet only what would be hits.
     """
 
-    def __init__(self, gallery: Gallery, candidates: Tensor, judged: np.ndarray | None = None):
+    def __init__(self, gallery: Gallery, candidates: Tensor | np.ndarray, judged: np.ndarray | None = None):
         everyone = np.arange(len(gallery.images))
         self.gallery, self.judged = gallery, everyone if judged is None else judged
         self.others = np.setdiff1d(everyone, self.judged)
-        self.guesses = numbers_of(candidates, seen=dict(gallery.seen))
-        self.candidates, self.flat = candidates, candidates.flatten(1).double()
-        self.l2 = self._plain(self.judged, slice(None))
+        self.drawn = isinstance(candidates, np.ndarray)
+        self.inputs = gallery.images[candidates] if isinstance(candidates, np.ndarray) else candidates
+        self.candidates = self.inputs.clamp(0, 1)
+        seen = dict(gallery.seen)
+        self.guesses = candidates if isinstance(candidates, np.ndarray) else numbers_of(self.candidates, seen=seen)
+
+    @cached_property
+    def flat(self) -> Tensor:
+        return self.candidates.flatten(1).double()
+
+    @cached_property
+    def l2(self) -> np.ndarray:
+        return self._plain(self.judged, slice(None))
 
     def hits(self) -> np.ndarray:
         """Return the hits pixel by pixel, (J, M)."""
@@ -272,8 +290,9 @@ class Identification:
         nearest[nearest] = self._beyond(self._plain, columns[nearest]) > l2[nearest]
         return nearest
 
-    def recognized(self, views: Views, least: float) -> np.ndarray:
+    def recognized(self, least: float) -> np.ndarray:
         """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (J, M)."""
+        views = Views(self.gallery.small[self.guesses] if self.drawn else smoothed(self.inputs))
 
         def unlike(rows: np.ndarray, columns: Chosen) -> np.ndarray:
             return -views.at(columns).likeness(self.gallery.units[rows], least)
@@ -283,16 +302,14 @@ class Identification:
         found = unlike(self.judged, slice(None))
         return self._identified(found < -least, found, unlike)
 
-    def affine_hits(self, inputs: Tensor) -> np.ndarray:
-        """Return hits after the offset and positive gain per channel that bring a candidate nearest to the image, (J,
-        M), by least squares. A candidate belongs to the image of whose variance the fit leaves the smallest share.
-
-        inputs: (M, C, H, W), the candidates before anything clamped them.
-        """
-        if not len(inputs):
+    def affine_hits(self) -> np.ndarray:
+        """Return hits after the offset and positive gain per channel that bring a candidate, not clamped, nearest to
+        the image, (J, M), by least squares. It belongs to the image of whose variance the fit leaves the smallest
+        share."""
+        if not len(self.inputs):
             return np.zeros(self.l2.shape, dtype=bool)
         exact = torch.float64 if self.l2.size <= FEW else torch.float32  # half the time, and as near as 20 dB asks
-        candidates = _centred(inputs.to(exact))
+        candidates = _centred(self.inputs.to(exact))
         size = candidates.square().sum(2).clamp_min(torch.finfo(torch.float32).tiny)
 
         def share(rows: np.ndarray, columns: Chosen) -> np.ndarray:
@@ -334,14 +351,18 @@ class Identification:
         """Return which pairs that are near are of a candidate that is nearer to the image than to any other, its exact
         copy aside."""
         columns, found = np.flatnonzero(near.any(0)), np.zeros_like(near)
-        distance = distance[:, columns]
-        others = np.where(self.judged[:, None] == self.guesses[columns], np.inf, distance)
-        own = np.arange(len(others))[:, None] == others.argmin(0)
-        beyond = np.where(own, np.inf, others).min(0)
-        hits = near[:, columns] & (distance < np.where(own, beyond, others.min(0)))
-        some = np.flatnonzero(hits.any(0))
-        hits[:, some] &= distance[:, some] < self._beyond(measure, columns[some])
-        found[:, columns] = hits
+        others, places = distance[:, columns], np.arange(len(columns))
+        copies = np.nonzero(self.judged[:, None] == self.guesses[columns])
+        exact, others[copies] = others[copies], np.inf
+        closest = others.argmin(0)
+        least, others[closest, places] = others[closest, places], np.inf
+        hits = least < others.min(0)  # by the closest image, and by the one that a candidate copies
+        found[closest[hits], columns[hits]] = True
+        hits = exact < least[copies[1]]
+        found[copies[0][hits], columns[copies[1][hits]]] = True
+        found &= near
+        some = np.flatnonzero(found.any(0))
+        found[:, some] &= distance[:, some] < self._beyond(measure, some)
         return found
 
 

@@ -21,12 +21,11 @@ from attacks.scoring.images import (
     Transformation,
     count_images,
     distances,
-    numbers_of,
     score_images,
     ssim,
 )
 from attacks.scoring.null import Null, Others, permutation_null
-from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold, unmoved
+from attacks.scoring.recognition import MOST_PUBLIC, Views, comparable, threshold
 
 LOOSE = ("recovered_affine", "recovered_group", "recognized")  # counts of what was returned, looser than `recovered`
 
@@ -48,25 +47,24 @@ class Hits:
     def of(
         cls,
         found: Identification,
-        candidates: Tensor,
         scores: ImageScores,
         transformations: Sequence[Transformation] = (),
         least: float = float("nan"),
     ) -> "Hits":
         """Compare candidates with the pool.
 
-        found: their distances. candidates: (M, C, H, W), not clamped.
+        found: their distances.
         scores: of the first, those returned, whose hits count in any case.
         least: likeness from which on an image is recognized, NaN if unknown.
         """
         plain = found.hits()
         matched = np.flatnonzero(scores.recovered)
         plain[matched, scores.match[matched]] = True
-        loose = {"recovered_affine": plain | found.affine_hits(candidates)}
+        loose = {"recovered_affine": plain | found.affine_hits()}
         if transformations:
             loose["recovered_group"] = plain | found.hits_up_to(transformations)
         if not np.isnan(least):
-            loose["recognized"] = plain | found.recognized(Views(candidates), least)
+            loose["recognized"] = plain | found.recognized(least)
         return cls(found.l2, plain, loose)
 
     def by_count(self, rows: np.ndarray | slice, returned: int) -> dict[str, np.ndarray]:
@@ -278,34 +276,34 @@ def score(
     labels: (N,), the classes of the private images, where they and those of the pool are known.
     """
     size, held = min(len(reconstructed), len(pool.public)), reconstructed[:0] if held is None else held
-    draws = [_draw(pool.public, size, generator) for _ in range(2)]
     mean, mean_image = pool.public.mean(0, keepdim=True), score_images(private, pool.public[:0], pool)
     distinct = Distinct.among(private)
     own, first, copies = private[distinct.first], distinct.first, distinct.copies
     gallery = Gallery(torch.cat([own, pool.public, pool.private]))
-    private_rows, free = np.arange(len(own)), _free(gallery, len(own), draws[0])
-    least = _least(gallery, len(own), pool.public, len(reconstructed), generator)
+    private_rows, public = np.arange(len(own)), gallery.numbers[len(own) :][: len(pool.public)]
+    draws = [_draw(public, size, generator) for _ in range(2)]
+    free, least = _free(gallery, len(own), draws[0]), _least(gallery, len(own), public, len(reconstructed), generator)
 
-    def compare(candidates: Tensor, returned: int, judged: np.ndarray) -> tuple[ImageScores, Hits]:
-        known = Identification(gallery, candidates.clamp(0, 1), judged)
+    def compare(candidates: Tensor | np.ndarray, returned: int, judged: np.ndarray) -> tuple[ImageScores, Hits]:
+        known = Identification(gallery, candidates, judged)
         scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
-        return scores, Hits.of(known, candidates, scores.at(first), transformations, least)
+        return scores, Hits.of(known, scores.at(first), transformations, least)
 
     images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed), np.append(private_rows, free))
     floor, floor_hits = compare(draws[0], size, private_rows)
-    guesses = floor if size == len(pool.public) else score_images(private, draws[1], pool, mean_image)
+    second = Identification(gallery, draws[1], private_rows)
+    guesses = floor if size == len(public) else score_images(private, second.candidates, pool, mean_image, second)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
     class_floor, recognized, kinds = None, float("nan"), np.zeros(len(gallery.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
-        known_labels = [labels[torch.as_tensor(first)], pool.public_labels, pool.private_labels]
-        kinds = torch.cat(known_labels).numpy()[gallery.rows]
-        drawn = _draw_by_class(pool.public, pool.public_labels, labels, size, generator)
+        kinds = torch.cat([labels[first], pool.public_labels, pool.private_labels]).numpy()[gallery.rows]
+        drawn = public[_draw_by_class(pool.public_labels, labels, size, generator)]
         class_floor, class_hits = compare(drawn, len(drawn), private_rows)
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
     rows, returned = slice(len(own), None), slice(len(reconstructed))
     others = Others(
         l2=hits.l2[rows, returned],
-        floor_l2=distances(gallery.images[free], draws[0]).numpy(),
+        floor_l2=distances(gallery.images[free], gallery.images[draws[0]]).numpy(),
         mean_l2=distances(gallery.images[free], mean)[:, 0].numpy() if size else np.zeros(len(free)),
         hits=hits.plain[rows, returned],
         counted=hits.by_count(rows, len(reconstructed)),
@@ -319,17 +317,17 @@ def score(
     return LeakageScore(images, *floors, least, exposure, null)
 
 
-def _free(gallery: Gallery, count: int, floor: Tensor) -> np.ndarray:
+def _free(gallery: Gallery, count: int, floor: np.ndarray) -> np.ndarray:
     """Return the images of which the null draws, neither private, as the first ones are, nor in the floor; none if they
     are too few for a set."""
-    free = np.setdiff1d(np.arange(count, len(gallery.rows)), numbers_of(floor, seen=gallery.seen))
+    free = np.setdiff1d(np.arange(count, len(gallery.rows)), floor)
     return free if len(free) >= count else free[:0]
 
 
-def _least(gallery: Gallery, size: int, public: Tensor, returned: int, generator: np.random.Generator) -> float:
+def _least(gallery: Gallery, size: int, public: np.ndarray, returned: int, generator: np.random.Generator) -> float:
     """Return the likeness from which an eye knows an image, by that of public images; NaN where too few tell it. 1
     where nothing was returned: comparing public images would be most of what such a score costs. size: how many images
-    of the gallery, the first ones, are private."""
+    of the gallery, the first ones, are private. public: (P,), the numbers of those that are public."""
     if not comparable(gallery.images):
         return float("nan")
     if not returned:
@@ -338,21 +336,21 @@ def _least(gallery: Gallery, size: int, public: Tensor, returned: int, generator
     rows = np.arange(size)
     if size > MOST_PUBLIC:  # these pairs tell it as well
         rows = np.sort(generator.permutation(size)[:MOST_PUBLIC])
-    copies, units = rows[:, None] == numbers_of(some, seen=dict(gallery.seen)), gallery.units[rows]
-    centred = np.where(copies, np.nan, (units @ unmoved(some).T).abs())
-    moved = Views(some).likeness(units, least=threshold(centred, returned))  # which is no more than theirs
+    copies, units = rows[:, None] == some, gallery.units[rows]
+    centred = np.where(copies, np.nan, (units @ gallery.units[some].T).abs())
+    least = threshold(centred, returned)  # no more than the threshold of all views
+    moved = Views(gallery.small[some]).likeness(units, least)
     return threshold(np.where(copies, np.nan, moved), returned)
 
 
-def _draw(public: Tensor, size: int, generator: np.random.Generator) -> Tensor:
+def _draw(public: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
     """Draw `size` public images at random, in the order of the pool."""
-    return public[torch.as_tensor(generator.permutation(len(public)))[:size].sort().values]
+    return public[np.sort(generator.permutation(len(public))[:size])]
 
 
-def _draw_by_class(
-    public: Tensor, public_labels: Tensor, labels: Tensor, size: int, generator: np.random.Generator
-) -> Tensor:
-    """Draw `size` public images at random, or fewer, of every class as large a share as it has of the private ones."""
+def _draw_by_class(public_labels: Tensor, labels: Tensor, size: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw `size` places of public images at random, or fewer, of every class as large a share as it has of the private
+    ones."""
     kinds, counts = np.unique(labels.numpy(), return_counts=True)
     due = size * counts / counts.sum()
     wanted = np.floor(due).astype(int)
@@ -361,4 +359,4 @@ def _draw_by_class(
         generator.permutation(np.flatnonzero(public_labels.numpy() == kind))[:number]
         for kind, number in zip(kinds, wanted, strict=True)
     ]
-    return public[torch.as_tensor(np.sort(np.concatenate(chosen)))]
+    return np.sort(np.concatenate(chosen))

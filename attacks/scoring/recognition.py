@@ -25,11 +25,10 @@ ROUNDING = 1e-3  # of the bound
 
 
 class Views:
-    """Candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; they need not lie in [0, 1]."""
+    """Smoothed candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; not only in [0, 1]."""
 
-    def __init__(self, candidates: Tensor):
-        small = _smoothed(candidates)
-        self.count, places = len(candidates), range(2 * _margin(small) + 1)
+    def __init__(self, small: Tensor):
+        self.count, places = len(small), range(2 * _margin(small) + 1)
         self.variants = [view for side in (small, small.flip(3)) for view in _units(side, places)]
 
     def at(self, places: np.ndarray | slice) -> "Views":
@@ -61,7 +60,8 @@ class Views:
         for rows, best in zip(own.split(ROWS), found.split(ROWS), strict=True):
             part, beyond = _along(rows, axes)
             for view, (along, rest) in zip(self.variants, bounds, strict=True):
-                near = ((part @ along.T).abs_().addr_(beyond, rest) >= least - ROUNDING).nonzero(as_tuple=True)
+                bound = (part @ along.T).abs_().addr_(beyond, rest).numpy()  # whose zeros torch is slow to pass over
+                near = divmod(np.flatnonzero(bound >= least - ROUNDING), self.count)
                 if len(near[0]) <= MOST_NEAR * best.numel():
                     best[near] = torch.maximum(best[near], (rows[near[0]] * view[near[1]]).sum(1).abs())
                 else:
@@ -91,7 +91,7 @@ def comparable(images: Tensor) -> bool:
     return min(images.shape[2:]) >= SMALLEST
 
 
-def _smoothed(images: Tensor) -> Tensor:
+def smoothed(images: Tensor) -> Tensor:
     """Shrink images to at most `LARGEST` pixels on the shorter side, each the mean of its neighbourhood of 3 x 3."""
     images, side = images.float(), min(images.shape[2:])
     if side > LARGEST:
@@ -104,9 +104,8 @@ def _margin(small: Tensor) -> int:
     return MARGIN if min(small.shape[2:]) >= LARGE_IMAGE else SMALL_MARGIN
 
 
-def unmoved(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W) as unit vectors (N, d) that `Views.likeness` compares."""
-    small = _smoothed(images)
+def unmoved(small: Tensor) -> Tensor:
+    """Return smoothed images (N, C, H, W) as unit vectors (N, d) that `Views.likeness` compares."""
     return _units(small, range(_margin(small), _margin(small) + 1))[0]
 
 

@@ -27,6 +27,7 @@ def of_rounds(evidence: RoundsApart, parts: list[Reconstruction]) -> Reconstruct
         residual=residual[order],
         features=torch.cat(features) if features else None,
         num_inferred=evidence.together,
+        guessed=any(part.guessed for part in parts),
         relative_residual=max(part.relative_residual for part in parts),
         warnings=(
             f"the rounds do not share one private set ({evidence.together} images together, at most {evidence.most} in "

@@ -15,7 +15,7 @@ from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.networks.probing import count_outputs, find_input_layer, parameter_names, probe, random_images
 from attacks.networks.vision_transformer import find_patch_embedding
-from attacks.update.spectrum import first_layer_update, infer_image_count
+from attacks.update.spectrum import ImageCount, first_layer_update, infer_image_count
 
 MAX_MEAN = 0.99  # a larger one is no mean of images in [0, 1]
 CONSTANT_MISFIT = 1e-2  # of a column's norm: what may be left of a pixel that is black in every private image
@@ -107,23 +107,22 @@ UNKNOWN_MEAN = "pixel_mean is unknown: images are as the network was fed them, n
 
 def infer_private_set(
     observation: Observation, knowledge: Knowledge, wanted: Collection[str]
-) -> tuple[Knowledge, int | None, list[str]]:
+) -> tuple[Knowledge, ImageCount | None, list[str]]:
     """Return (the knowledge with those of num_private and pixel_mean that are `wanted`, inferred or assumed if not
-    told; the number of images that the first layer's spectrum shows, or None; warnings)."""
-    count, inferred, mean = knowledge.num_private, None, knowledge.pixel_mean
+    told; how many images the first layer's spectrum shows, or None; warnings)."""
+    count, found, mean = knowledge.num_private, None, knowledge.pixel_mean
     warnings: list[str] = []
     if "num_private" in wanted and (found := infer_image_count(observation)) is not None:
-        inferred = found.count
         if count is None and not found.has_spectral_gap:
             warnings.append(
-                f"the first layer's spectrum has no clear gap: {inferred} private images is a guess "
+                f"the first layer's spectrum has no clear gap: {found.count} private images is a guess "
                 "(more images than their effective rank, local Adam, weight decay or noise)"
             )
-        count = count or max(1, inferred)
+        count = count or max(1, found.count)
     if "pixel_mean" in wanted:
         mean, unsure = infer_or_assume_pixel_mean(observation, knowledge)
         warnings += unsure
-    return replace(knowledge, num_private=count, pixel_mean=mean), inferred, warnings
+    return replace(knowledge, num_private=count, pixel_mean=mean), found, warnings
 
 
 def infer_or_assume_pixel_mean(observation: Observation, knowledge: Knowledge) -> tuple[tuple[float, ...], list[str]]:

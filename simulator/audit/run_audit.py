@@ -163,7 +163,7 @@ def run_audit(
                 ledger.put(job.name, job.columns, **result._asdict())
                 if job.name not in again:
                     ledger.mark_done(job.name)
-                display.attack_done(result.leakage[0])
+                display.attack_done(result.leakage[0], job.subject)
         finally:  # whatever stopped the audit, what was found is kept
             try:
                 ledger.write_tables()

@@ -244,6 +244,7 @@ def counts_of(observation: Observation, found: Reconstruction) -> dict[str, Any]
     sent = sum(int(value.count_nonzero()) for place in rounds for value in observation.delta(place).values())
     return {
         "num_inferred": found.num_inferred,
+        "num_inferred_guessed": None if found.num_inferred is None else int(found.guessed),
         "num_reconstructed": len(found.images),
         "num_features": None if found.features is None else len(found.features),
         "num_held": len(found.held_pixels()),

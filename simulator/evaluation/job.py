@@ -22,7 +22,7 @@ from simulator.evaluation.evaluator import counts_of, evaluate, measure_alone, m
 from simulator.evaluation.progress_board import Reporter
 from simulator.evaluation.truth import NO_TRUTH, Attacked, Measured, ScenarioTruth, Truth, TruthSource
 from simulator.results.disk import make_out, reconstruction_file, write_bytes
-from simulator.results.keys import ObservationKey, RecordedObservation, subject_of
+from simulator.results.keys import ObservationKey, RecordedObservation, owner
 from simulator.results.privacy import privacy_columns, privacy_notes
 from simulator.results.storage import CellStore, ObservationMetadata, TensorsByName
 from simulator.run_errors import DiskError, blamed_error
@@ -35,7 +35,7 @@ class JobSettings:
     """What all jobs of a cell, or of an audit, have in common.
 
     truth: where to read it, None if unknown.
-    cell: its name, "" without a sweep.
+    cell, words: its name, and what people are told of it; "" without a sweep.
     swept: its columns.
     timeout: processor seconds that an attack may take, by the option `limit`.
     threads: of torch.
@@ -44,6 +44,7 @@ class JobSettings:
 
     truth: TruthSource | None
     cell: str = ""
+    words: str = ""
     swept: dict[str, Any] = field(default_factory=dict)
     defense: str = "none"
     seed: int = 0
@@ -58,6 +59,7 @@ class JobSettings:
         return cls(
             truth=ScenarioTruth(scenario),
             cell=cell.name,
+            words=cell.words,
             swept=cell.swept,
             defense=scenario.defense,
             seed=scenario.seed,
@@ -88,7 +90,8 @@ class Job:
     @property
     def subject(self) -> str:
         """What is attacked by what, in words."""
-        return subject_of({"cell": self.settings.cell, **self.columns})
+        where = f"{self.settings.words}, " if self.settings.words else ""
+        return f"{where}round {self.key.round}, {owner(self.key.client)}, {self.key.threat_model}, {self.attack.label}"
 
     @property
     def for_workers(self) -> "Job":

@@ -29,7 +29,6 @@ from simulator.reports.verdict_words import (
     at_worst,
     classes_line,
     features_line,
-    guessed,
     listed,
     loosely_counted,
     percent,
@@ -56,6 +55,10 @@ AS_FED = (
     "several of one image, and of one that corrects its steps by others' gradients (SCAFFOLD) images of others, too"
 )
 OF_FEW = "; images of nobody explain an update as well that has fewer numbers than they have pixels"
+NO_NULL = (
+    ", though blurs of anybody's may pass for low-contrast images, and there are too few images of others to tell how "
+    "many do: more public ones would"
+)
 MOST = 6  # reasons of one kind that are named
 MOST_SETTINGS = 6  # settings of a sweep that are named
 TELLS_CLASSES = 0.5  # counts of classes are shown if their error is at most this share of a guess's
@@ -335,7 +338,7 @@ def _images(row: pd.Series) -> str:
     by = f"by attack {row.attack!r}"
     if not row.scored:
         shows = " that the update shows" if row.of == row.num_inferred else ""
-        shows = ", which is a guess," if guessed(row) else shows
+        shows = ", which is a guess," if row.guessed else shows
         of = "" if pd.isna(row.of) else f" of {row.of:.0f}{shows}"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
@@ -436,7 +439,7 @@ def _held(good: pd.DataFrame) -> str:
     return (
         f"attack {row.attack!r} returned {row.recovered:.0f} of {row.num_private:.0f} images of {whose(row.client)}"
         f"{in_this_setting(row, good)} in round {row['round']} and held back {row.held - row.recovered:.0f} that it "
-        f"was not sure of{among}: the attacker has {row.held:.0f}"
+        f"was not sure of{among}: the attacker has {row.held:.0f}{NO_NULL if pd.isna(row.null_held_p) else ''}"
     )
 
 

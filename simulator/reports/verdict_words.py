@@ -38,7 +38,6 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 )  # fmt: skip
 # measure: (words for its looser sense, words for the sense of `recovered`)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
-GUESS = r"\bimages (is )?a guess|nothing returned: "  # in `detail`: the number of images is a guess
 LONGEST = 320  # letters of one reason
 ASIDE = r"; (?=(?:membership|classes|capacity|update): )"  # in `detail` of a refusal: what could not be measured either
 REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
@@ -127,11 +126,6 @@ def plain(remark: str) -> str:
     return remark if len(remark) <= LONGEST else f"{shortened(remark, LONGEST)} (more in column `detail`)"
 
 
-def guessed(row: pd.Series) -> bool:
-    """Return whether the number of images in a row is the attack's, and a guess: it says so, or gave up."""
-    return not row.scored and row.of != row.num_private and bool(re.search(GUESS, str(row.detail)))
-
-
 def features_line(good: pd.DataFrame) -> str:
     """Say where an attack has the features of the most images, if of more than it recovers; else ""."""
     rows = good[good.num_features.fillna(0) > good.best]
@@ -172,7 +166,7 @@ def at_worst(row: pd.Series) -> str:
     """Say how many images of a row of `exposure_rows` are exposed, by the largest count, and by `recovered`, too, if
     it is smaller: 66 of 72 up to brightness and contrast (54 as they are)."""
     count = f"{row.best:.0f}" + ("" if pd.isna(row.of) else f" of {row.of:.0f}")
-    count += " (a guess)" if guessed(row) and not pd.isna(row.of) else ""
+    count += " (a guess)" if row.guessed and not pd.isna(row.of) else ""
     return f"{count}{loosely_counted(row)}" if row.scored else count
 
 

@@ -13,12 +13,6 @@ from clients.defenses.guarantee import Adversary, Guarantee
 Pairs = Sequence[tuple[str, str]]
 
 
-def subject_of(row: Mapping[str, Any]) -> str:
-    """Say which update an attack is on, and which it is, of a row of the leakage table."""
-    where = f"{row['cell']}, " if row.get("cell") else ""
-    return f"{where}round {row['round']}, {owner(row['client'])}, {row['threat_model']}, {row['attack']}"
-
-
 @dataclass(frozen=True)
 class ObservationKey:
     """Identifies an observation of a cell.

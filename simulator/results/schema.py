@@ -266,6 +266,8 @@ LEAKAGE = Table(
     Column("floor_class_error", NUMBER, "`class_error` of equal counts", TOLD_CLASSES, SHARE),
     Column("determined", NUMBER, "how many numbers of the updates attacked, but for those that are 0, there are for "
            "each pixel of the images returned: below 1 images of nobody explain them as well", RETURNED),
+    Column("num_inferred_guessed", COUNT, "1 if `num_inferred` is a guess, as the spectrum of the update has no clear "
+           "gap or the attack returned nothing; else 0", RETURNED),
     printed="round client threat_model attack recovered num_features recognized held recovered_affine recovered_group "
     "precision leakage l2_median psnr_mean membership_auc membership_told",
 )  # fmt: skip

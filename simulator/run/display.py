@@ -26,8 +26,8 @@ from rich.text import Text
 
 from attacks.calibration import beats_chance
 from attacks.interface.errors import counted
-from simulator.results.keys import subject_of
 from simulator.run_errors import printable
+from simulator.scenario.scenario import Cell
 from simulator.terminal import Terminal, command_again, print_error
 
 QUIET = 30.0  # seconds between two lines on progress
@@ -121,11 +121,11 @@ class Display:
     def pretraining(self, done: int, total: int, loss: float) -> None:
         """Note steps of pretraining."""
 
-    def round_done(self, cell: str, round: int, accuracy: float) -> None:
+    def round_done(self, cell: Cell, round: int, accuracy: float) -> None:
         """Note the end of a round of a cell. accuracy: on the test split."""
 
-    def attack_done(self, row: dict[str, Any]) -> None:
-        """Note the end of an attack. row: of the leakage table."""
+    def attack_done(self, row: dict[str, Any], subject: str) -> None:
+        """Note the end of an attack. row: of the leakage table. subject: on what it was, and which, in words."""
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         """Note the share done of each running attack, 0 to 1, by its subject."""
@@ -169,16 +169,16 @@ class Bars(Display):
     def pretraining(self, done: int, total: int, loss: float) -> None:
         self.progress.update(self.rounds, note=f"pretraining: {done} of {total} steps, loss {loss:.3f}")
 
-    def round_done(self, cell: str, round: int, accuracy: float) -> None:
-        where = f"{cell}, " if cell else ""
+    def round_done(self, cell: Cell, round: int, accuracy: float) -> None:
+        where = f"{cell.words}, " if cell.words else ""
         self.progress.update(self.rounds, advance=1, note=f"{where}round {round}: test accuracy {accuracy:.3f}")
 
-    def attack_done(self, row: dict[str, Any]) -> None:
+    def attack_done(self, row: dict[str, Any], subject: str) -> None:
         self.finished += 1
         self.progress.update(self.attacks, completed=self.finished)
         failed, found = row["status"] != "ok", found_by(row, self.updates)
         if failed or found:
-            said = printable(f"{subject_of(row)}: {self.why(row) if failed else found}")
+            said = printable(f"{subject}: {self.why(row) if failed else found}")
             word = (printable(row["status"]), "yellow") if failed else ("found", "green")
             self.progress.console.print(Text.assemble(word, ": ", said))
 
@@ -211,17 +211,17 @@ class Lines(Display):
         if self._quiet():
             self.note(f"pretraining: {done} of {total} steps, loss {loss:.3f}")
 
-    def round_done(self, cell: str, round: int, accuracy: float) -> None:
+    def round_done(self, cell: Cell, round: int, accuracy: float) -> None:
         self.rounds_done += 1
-        where = f"{cell}, " if cell else ""
+        where = f"{cell.words}, " if cell.words else ""
         self.note(f"{self.rounds_done} of {self.rounds} rounds: {where}round {round}, test accuracy {accuracy:.3f}")
 
-    def attack_done(self, row: dict[str, Any]) -> None:
+    def attack_done(self, row: dict[str, Any], subject: str) -> None:
         self.attacks_over += 1
         failed = row["status"] != "ok"
         if failed or self.attacks_over % max(1, self.attacks // LINES) == 0 or self.attacks_over == self.attacks:
             how = f"{row['status']}: {self.why(row)}" if failed else found_by(row, self.updates) or "done"
-            self.note(f"{self.attacks_over} of {self.attacks} attacks: {subject_of(row)}, {how}")
+            self.note(f"{self.attacks_over} of {self.attacks} attacks: {subject}, {how}")
 
     def attacks_running(self, shares: dict[str, float]) -> None:
         if shares and self._quiet():

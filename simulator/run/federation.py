@@ -173,7 +173,7 @@ class AttackQueue:
         if (row := self.ledger.take_up(job.settings.cell, job.columns, job.of)) is None:
             return self.dispatcher.submit(job)
         self.retentions[job.settings.cell].end(job.name)
-        return self.display.attack_done(row)
+        return self.display.attack_done(row, job.subject)
 
     def finish_training(self, cell: str, files: Mapping[str, str] = {}) -> None:
         """Note that the training of a cell is over. files: the checksums of the files that were written of it."""
@@ -186,7 +186,7 @@ class AttackQueue:
             self.note(job, result)
             if job.settings.cell in self.retentions:
                 self.retentions[job.settings.cell].end(job.name)
-            self.display.attack_done(result.leakage[0])
+            self.display.attack_done(result.leakage[0], job.subject)
         self.display.attacks_running(self.dispatcher.shares())
         self._mark_done()
 
@@ -242,7 +242,7 @@ def run_cell(
         """Evaluate, and fetch finished attacks: Flower gives this thread no other moment."""
         metrics = utility.measure(round, arrays)
         if round > 0:
-            queue.display.round_done(cell.name, round, float(str(metrics["accuracy"])))
+            queue.display.round_done(cell, round, float(str(metrics["accuracy"])))
         queue.collect(timeout=0)
         queue.catch_up(AHEAD * (scenario.replies_a_round + 1))
         gc_tuning.collect_now()

@@ -17,6 +17,7 @@ from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
 from simulator.run.display import Display
 from simulator.run.plan import RunPlan
+from simulator.scenario.scenario import Cell
 from simulator.scenario.yaml_source import leaves
 
 NUMBERS = [name for name, column in LEAKAGE.columns.items() if column.averaged]
@@ -34,12 +35,12 @@ class Tracker:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.display, name)
 
-    def round_done(self, cell: str, round: int, accuracy: float) -> None:
+    def round_done(self, cell: Cell, round: int, accuracy: float) -> None:
         self.display.round_done(cell, round, accuracy)
-        self._send({f"{f'{cell}/' if cell else ''}test_accuracy": accuracy}, round)
+        self._send({f"{f'{cell.name}/' if cell.name else ''}test_accuracy": accuracy}, round)
 
-    def attack_done(self, row: dict[str, Any]) -> None:
-        self.display.attack_done(row)
+    def attack_done(self, row: dict[str, Any], subject: str) -> None:
+        self.display.attack_done(row, subject)
         who = "all" if row["client"] == ALL else f"client_{row['client']:02d}"
         where = "/".join(filter(None, [row.get("cell"), row["threat_model"], row["attack"], who]))
         found = {name: row[name] for name in NUMBERS if is_number(row.get(name)) and math.isfinite(row[name])}

@@ -10,12 +10,13 @@ from simulator.evaluation.truth import CANDIDATES
 from simulator.results.cell_texts import likely_right, num_found
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE
+from simulator.scenario.sweep import setting_words
 
 PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoever takes part
 COUNTS = {column.name: column.counts for column in LEAKAGE.columns.values() if column.counts is not None}
 MEASURES = sorted(COUNTS, key=lambda name: COUNTS[name].rank)
 DERIVED = (
-    *("scored", "best", "measure", "of", "share", "sure", "chance", "explained"),
+    *("scored", "best", "measure", "of", "share", "sure", "chance", "explained", "guessed"),
     *("tells_members", "tells_candidates", "setting"),
 )
 HISTORIES = ("history", "server_history")  # threat models that keep all rounds
@@ -30,8 +31,9 @@ def exposure_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     `best` over the private images (`of`), 0 if chance explains as many; without the truth, over the images that the
     update shows or that were told, the fewer, but not fewer than `best`. chance: if `share` is 0, the largest count
     that chance explains. explained: by what, the `floor`, the `classes` or `others`, who lose as many. sure: whether
-    the images are vouched for. tells_members: whether the AUC is above chance. tells_candidates: whether more
-    candidates are told to be members than chance explains. setting: the point of a sweep or the defense, in words.
+    the images are vouched for. guessed: whether `of` is the attack's count, and a guess. tells_members: whether the AUC
+    is above chance. tells_candidates: whether more candidates are told to be members than chance explains. setting: the
+    point of a sweep or the defense, in words.
     """
     return _judged(about_private(leakage))
 
@@ -74,6 +76,7 @@ def _judged(leakage: pd.DataFrame) -> pd.DataFrame:
     return rows.copy().assign(  # the copy joins columns, of which pandas says that too many stand apart
         best=best, measure=measure, of=of, share=share,
         sure=(measure != "held").where(rows.scored, likely), chance=chance, explained=reasons,
+        guessed=~rows.scored & (of != rows.num_private) & rows.num_inferred_guessed.eq(1),
         tells_members=(rows.membership_auc >= TELLS) & (low > 0.5),
         tells_candidates=beats_chance(rows.membership_p, len(tests.drop_duplicates())),
     )  # fmt: skip
@@ -144,13 +147,9 @@ def _grants(knowledge: Any) -> int:
 def _setting(rows: pd.DataFrame) -> pd.Series:
     """Return the setting of every row in words: `no defense, seed=1`; empty if there is one setting."""
     names = settings_of(rows)
-    words = {"none": "no defense"}
-
-    def text(row: pd.Series) -> str:
-        parts = [words.get(row[name], str(row[name])) if name == "defense" else f"{name}={row[name]}" for name in names]
-        return ", ".join(parts)
-
-    return rows.apply(text, axis=1) if len(rows) and names else pd.Series("", index=rows.index, dtype="object")
+    if rows.empty or not names:
+        return pd.Series("", index=rows.index, dtype="object")
+    return rows[names].apply(setting_words, axis=1)
 
 
 def _explained(rows: pd.DataFrame, name: str) -> pd.Series:

@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.interface.normalization import Pictures
 from attacks.scoring.images import RECOVERED_PSNR, hungarian_match, lengths
 from attacks.scoring.leakage import LOOSE
-from attacks.scoring.recognition import Views, comparable, unmoved
+from attacks.scoring.recognition import Views, comparable, smoothed, unmoved
 from simulator.results.columns import leakage_floor
 from simulator.results.disk import load_images
 from simulator.results.keys import ObservationKey, owner
@@ -101,7 +101,8 @@ def strip_of(run: Images, row: pd.Series, title: str, most: int = MOST, counted:
 def _alike(own: pd.DataFrame, private: Tensor, found: Tensor, least: float) -> pd.DataFrame:
     """Match samples anew as `recognized` counts: first as many pairs as may be that are recovered, or more alike than
     `least` and alike to no other image as much, each the most alike first."""
-    likeness, recovered = Views(found).likeness(unmoved(private)).astype(float), own.recovered.to_numpy(bool)
+    likeness = Views(smoothed(found)).likeness(unmoved(smoothed(private))).astype(float)
+    recovered = own.recovered.to_numpy(bool)
     known = (likeness > least) & (likeness == likeness.max(0))
     known[np.flatnonzero(recovered), own.match[recovered]] = True
     match = hungarian_match(-likeness - len(private) * known)

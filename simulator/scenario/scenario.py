@@ -240,7 +240,8 @@ class Scenario(Section):
             name = grid.name_of(point, scenario.defense)
             if name in cells:
                 raise InputError(f"sweep: two settings are called {name!r}: give each value once, or a `label`")
-            cells[name] = Cell(name, {"cell": name, **grid.columns_of(point)} if name else {}, scenario)
+            columns = {"cell": name, **grid.columns_of(point)} if name else {}
+            cells[name] = Cell(name, columns, scenario, grid.words_of(point, scenario.defense))
         return list(cells.values())
 
 
@@ -248,13 +249,14 @@ class Scenario(Section):
 class Cell:
     """One point of a sweep.
 
-    name: "" without a sweep.
+    name: "" without a sweep, and so are its words, which say its values.
     swept: its values by dotted key, as columns show them.
     """
 
     name: str
     swept: dict[str, Any]
     scenario: Scenario
+    words: str = ""
 
     def client_config(self, use_gpu: bool) -> ClientConfig:
         scenario = self.scenario

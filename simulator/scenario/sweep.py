@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,10 @@ class SweepGrid:
             del parts["defenses"]
         return ",".join(f"{key}={value}" for key, value in parts.items())
 
+    def words_of(self, point: Point, defense: str) -> str:
+        """Say a point as tables and verdicts do."""
+        return setting_words(({"defense": defense} if "defenses" in point else {}) | self.columns_of(point))
+
     def columns_of(self, point: Point) -> dict[str, Any]:
         """Return the columns of a point, without the defenses, which have a column of every table."""
         return {key: as_column(point[key], values) for key, values in self._values.items() if key != "defenses"}
@@ -65,6 +69,12 @@ class SweepGrid:
             key: [point[key] for point in points]
             for axis, points in self.axes.items() for key in axis_keys(axis)
         }  # fmt: skip
+
+
+def setting_words(setting: Mapping[str, Any]) -> str:
+    """Say the columns of a setting in words: `no defense, seed=1`."""
+    said = (value if name == "defense" else f"{name}={value}" for name, value in setting.items())
+    return ", ".join("no defense" if part == "none" else part for part in said)
 
 
 def axis_keys(axis: str) -> list[str]:

@@ -201,18 +201,27 @@ class PixelEvidence:
         return None
 
     @property
+    def guessed(self) -> bool:
+        """Whether the number of images is a guess: the update is noisy, and nothing else tells it."""
+        if self.outside <= EVIDENCE.noisy_above or self.told or self.regime.explained:
+            return False
+        return self._gap < EVIDENCE.clear_gap
+
+    @property
+    def _gap(self) -> float:
+        return float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What was undone, and what is in doubt where a search makes sense."""
         found = [*self.defense.layers.warnings, *self.doubts]
         if self.refusal is not None:
             return tuple(found)
         if self.outside > EVIDENCE.noisy_above:
-            gap = float(self.spectrum.values[self.count - 1] / self.spectrum.values[self.count])
-            sure = self.told or self.regime.explained or gap >= EVIDENCE.clear_gap
-            guess = f", and a gap of {gap:.2g} between singular values makes {self.count} images a guess"
+            guess = f", and a gap of {self._gap:.2g} between singular values makes {self.count} images a guess"
             found.append(
                 f"{self.outside:.2g} of the first layer's update lies outside {self.count} directions: it is noisy"
-                f"{'' if sure else guess}"
+                f"{guess if self.guessed else ''}"
             )
         if self.count >= EVIDENCE.rank_exhausted * self.rank:
             found.append(
@@ -237,7 +246,8 @@ def _numbers(
     if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
         doubt = (
             f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
-            "so many were looked for (images seen twice, or more than the pixels can tell apart)"
+            "so many were looked for (images seen twice, others only in rounds that moved nothing, or more than the "
+            "pixels can tell apart)"
         )
         return inferred, inferred, (doubt,)
     if count < inferred and _shows_all(defense.layers.change, spectrum, inferred):

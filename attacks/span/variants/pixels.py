@@ -104,6 +104,7 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
             evidence.warnings,
             groups=group_views(images, told) if told is not None and told < len(images) else None,
             num_inferred=None if evidence.like_adam else evidence.inferred,
+            guessed=evidence.refusal is None and evidence.guessed,
             facts=evidence.facts | acceptance.facts,
         )
 

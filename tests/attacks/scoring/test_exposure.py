@@ -7,7 +7,6 @@ import torch
 from attacks.scoring.images import Gallery, Identification, Pool, count_images
 from attacks.scoring.leakage import score
 from attacks.scoring.null import Others, p_value, permutation_null
-from attacks.scoring.recognition import Views
 
 
 def textures(count, seed=0, shape=(1, 8, 8)):
@@ -49,10 +48,10 @@ def test_the_affine_fit_is_that_of_least_squares():
     image, candidate = textures(1), textures(1, seed=1) + 2 * textures(1)
     design = torch.stack([candidate.flatten(), torch.ones(64)], 1).double().numpy()
     left = np.linalg.lstsq(design, image.flatten().double().numpy(), rcond=None)[1][0]  # gain positive
-    found = Identification(Gallery(image), candidate.clamp(0, 1))
-    hit = found.affine_hits(candidate)[0, 0]
+    found = Identification(Gallery(image), candidate)
+    hit = found.affine_hits()[0, 0]
     assert hit == (left / 64 <= 0.01)
-    assert not Identification(Gallery(image), candidate).affine_hits(textures(1, seed=5))[0, 0]
+    assert not Identification(Gallery(image), textures(1, seed=5)).affine_hits()[0, 0]
 
 
 def test_a_shifted_image_is_recovered_where_clients_shift():
@@ -129,12 +128,12 @@ def test_hits_on_some_images_are_those_among_all(shades):
     noise = 0.1 * torch.randn((40, 1, 8, 8), generator=torch.Generator().manual_seed(3))
     candidates = torch.cat([pool + noise, pool[::3], 0.5 * pool[::5] + 0.3, pool[::4].flip(3)])
     asked = np.array([7, 2, 3, 30, 31, 12])
-    some, everyone = (Identification(Gallery(pool), candidates.clamp(0, 1), judged) for judged in (asked, None))
+    some, everyone = (Identification(Gallery(pool), candidates, judged) for judged in (asked, None))
     measures = (
         lambda found: found.hits(),
-        lambda found: found.affine_hits(candidates),
+        lambda found: found.affine_hits(),
         lambda found: found.hits_up_to([shifted, lambda images: images.flip(3)]),
-        lambda found: found.recognized(Views(candidates), 0.6),
+        lambda found: found.recognized(0.6),
     )
     for measure in measures:
         expected = measure(everyone)[asked]

@@ -7,7 +7,7 @@ import torch
 from attacks.scoring import recognition
 from attacks.scoring.images import Pool
 from attacks.scoring.leakage import score
-from attacks.scoring.recognition import Views, threshold, unmoved
+from attacks.scoring.recognition import Views, smoothed, threshold, unmoved
 
 
 def smooth(count, seed=0, shape=(1, 20, 20)):
@@ -19,6 +19,10 @@ def smooth(count, seed=0, shape=(1, 20, 20)):
 def columns(private, returned, public=None):
     pool = Pool(smooth(500, seed=1, shape=private.shape[1:]) if public is None else public, private)
     return score(private, returned, pool, np.random.default_rng(0)).columns()
+
+
+def likeness(candidates, images, least=0.0):
+    return Views(smoothed(candidates)).likeness(unmoved(smoothed(images)), least)
 
 
 CHANGES = {
@@ -44,23 +48,23 @@ def test_an_eye_knows_an_image_that_is(change, channels):
 @pytest.mark.parametrize("change", [name for name in CHANGES if "shifted" not in name])
 def test_the_likeness_of_an_image_does_not_know_gain_offset_sign_and_mirror(change):
     images = smooth(3)
-    assert np.diag(Views(CHANGES[change](images)).likeness(unmoved(images))) == pytest.approx(1.0, abs=1e-5)
+    assert np.diag(likeness(CHANGES[change](images), images)) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_flat_image_is_like_none():
-    assert Views(torch.full((1, 1, 20, 20), 0.5)).likeness(unmoved(smooth(3))).max() == 0.0
+    assert likeness(torch.full((1, 1, 20, 20), 0.5), smooth(3)).max() == 0.0
 
 
 @pytest.mark.parametrize("near", [0, 10**9], ids=["all in full", "one by one"])
 def test_what_may_be_left_out_of_many_pairs_is_below_what_was_asked_for(monkeypatch, near):
     images = smooth(60) + 0.2 * torch.rand((60, 1, 20, 20), generator=torch.Generator().manual_seed(3))
-    views = Views(torch.cat([smooth(40, seed=2), CHANGES["shifted by two"](images[:5])]))
-    full = views.likeness(unmoved(images))
+    candidates = torch.cat([smooth(40, seed=2), CHANGES["shifted by two"](images[:5])])
+    full = likeness(candidates, images)
     least = float(np.quantile(full, 0.9))
     monkeypatch.setattr(recognition, "FEW", 0)
     monkeypatch.setattr(recognition, "MOST_NEAR", near)
     monkeypatch.setattr(recognition, "ROWS", 7)
-    some = views.likeness(unmoved(images), least)
+    some = likeness(candidates, images, least)
     assert some[full >= least] == pytest.approx(full[full >= least], abs=1e-5)
     assert (some <= full + 1e-5).all() and ((some == 0).mean() > 0.5 or near == 0)
 
@@ -76,7 +80,7 @@ def test_likeness_is_the_largest_correlation_of_windows_by_numpy():
     views = [mean3(x)[i : i + 7, j : j + 7].ravel() for x in (candidate[0, 0].numpy(), candidate[0, 0].numpy()[:, ::-1])
              for i in range(3) for j in range(3)]  # fmt: skip
     expected = max(abs(np.corrcoef(own, view)[0, 1]) for view in views)
-    assert Views(candidate).likeness(unmoved(image))[0, 0] == pytest.approx(expected, abs=1e-5)
+    assert likeness(candidate, image)[0, 0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_change_that_an_eye_sees_is_none():

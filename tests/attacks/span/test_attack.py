@@ -144,6 +144,18 @@ def test_more_images_than_directions_are_not_believed(federated):
     assert "11 images were expected" in found.warnings[0] and "8 directions" in found.warnings[0]
 
 
+def test_images_of_a_round_that_moved_nothing_are_no_images_seen_twice_alone(federated):
+    """A history of two rounds, eight images each: the second left no trace, so that the first alone was read."""
+    images, observation, _ = federated
+    still = Observation(observation.model, (*observation.pairs, (observation.final, observation.final)), (1, 8, 8))
+    found = run(still, Knowledge(num_private=16))
+    assert found.num_inferred == 8 and (nearest(images, found) < 1e-2).all()
+    assert (
+        "16 images were expected" in found.warnings[0]
+        and "others only in rounds that moved nothing" in found.warnings[0]
+    )
+
+
 def test_nearly_as_many_images_as_pixels_tell_apart_are_exact_with_a_warning():
     images = digits(50)  # 8x8 digits span about 55 dimensions
     found = run(client(mlp(width=512), images))

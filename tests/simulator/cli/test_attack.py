@@ -30,6 +30,7 @@ def test_attack_on_two_checkpoints(fedspill, pair, tmp_path):
     facts = json.loads((tmp_path / "out" / "facts.json").read_text())
     assert {"attack", "num_inferred", "knowledge", "seconds", "warnings"} <= set(facts)
     assert facts["num_inferred"] == 3 and facts["knowledge"] == {"pixel_mean": [0.5]}
+    assert pd.read_csv(tmp_path / "out" / "leakage.csv").num_inferred_guessed.tolist() == [0]
 
 
 def test_the_number_of_images_after_local_adam_is_called_a_guess(fedspill, pair, tmp_path):
@@ -43,6 +44,7 @@ def test_the_number_of_images_after_local_adam_is_called_a_guess(fedspill, pair,
     save_file(net.state_dict(), tmp_path / "b.safetensors")
     result = fedspill("attack", *pair, "--attack", "span", "--out", tmp_path / "out")
     assert ", 18 inferred (a guess)" in result.stdout, result.stdout + result.stderr
+    assert pd.read_csv(tmp_path / "out" / "leakage.csv").num_inferred_guessed.tolist() == [1]
 
 
 def test_checkpoints_of_any_kind_are_attacked_alike(fedspill, pair, tmp_path):

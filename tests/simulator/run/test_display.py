@@ -3,12 +3,17 @@
 import io
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from simulator.evaluation.job import Job, JobSettings
+from simulator.results.keys import ObservationKey
 from simulator.run import display
 from simulator.run.display import Bars, Display, Lines, interruptible, run_display, step_bar
+from simulator.scenario.scenario import Scenario
+from simulator.scenario.sections import AttackConfig
 
 
 @pytest.fixture
@@ -16,6 +21,10 @@ def said():
     """(the display, a function that reads what it has written so far)."""
     file = io.StringIO()
     return Lines(Console(file=file, width=40)), lambda: file.getvalue().splitlines()
+
+
+SUBJECT = "round 1, client 0, server, ntk"
+ONE = SimpleNamespace(name="", words="")  # a cell without a sweep
 
 
 def row(**columns):
@@ -26,8 +35,8 @@ def test_start_rounds_attacks_and_end_have_a_line_each_that_is_not_broken(said):
     lines, text = said
     lines.start(rounds=2, attacks=2)
     for number in (1, 2):
-        lines.round_done("", number, accuracy=0.5)
-        lines.attack_done(row(round=number))
+        lines.round_done(ONE, number, accuracy=0.5)
+        lines.attack_done(row(round=number), f"round {number}, client 0, server, ntk")
     lines.stop()
     assert text()[:2] == [
         "fedspill: 2 rounds and 2 attacks to do, starting Flower and Ray",
@@ -41,7 +50,7 @@ def test_many_attacks_have_about_twenty_lines_and_those_that_fail_their_own(said
     lines, text = said
     lines.start(rounds=1, attacks=1000)
     for number in range(1000):
-        lines.attack_done(row(status="timeout", detail="too slow") if number == 555 else row())
+        lines.attack_done(row(status="timeout", detail="too slow") if number == 555 else row(), SUBJECT)
     assert len(text()) == 1 + 20 + 1 and any("timeout: too slow" in line for line in text())
 
 
@@ -50,16 +59,24 @@ def test_a_reason_that_attacks_share_is_said_once(said):
     lines.start(rounds=0, attacks=3)
     why = "RuntimeError: view size is not compatible with input tensor's size and stride, shape (4, {})"
     for client in range(3):
-        lines.attack_done(row(client=client, status="failed", detail=why.format(client)))
+        lines.attack_done(
+            row(client=client, status="failed", detail=why.format(client)), f"client {client}, server, ntk"
+        )
     assert ["view size" in line for line in text()[1:]] == [True, False, False]
     assert text()[3].endswith("client 2, server, ntk, failed: as before")
 
 
-def test_the_union_of_all_clients_is_called_so_and_a_setting_of_a_sweep_is_named(said):
+def test_the_union_of_all_clients_is_called_so_and_a_setting_of_a_sweep_is_said_as_the_verdict_says_it(said, tmp_path):
     lines, text = said
-    lines.start(rounds=0, attacks=1)
-    lines.attack_done(row(client=-1, threat_model="observer", cell="defense=noise,seed=0"))
-    assert text()[1] == "fedspill: 1 of 1 attacks: defense=noise,seed=0, round 1, all clients, observer, ntk, done"
+    sweep = {"seed": [0, 1], "training.learning_rate": [0.1], "defenses": [[], [{"name": "noise", "scale": 0.1}]]}
+    cell = Scenario(name="s", sweep=sweep).cells()[2]
+    job = Job(JobSettings.of(cell), tmp_path, ObservationKey(1, -1, "observer"), AttackConfig(name="ntk"))
+    lines.start(rounds=1, attacks=1)
+    lines.round_done(cell, 1, accuracy=0.5)
+    lines.attack_done(row(), job.subject)
+    where = "noise, training.learning_rate=0.1, seed=0, round 1"
+    assert text()[1] == f"fedspill: 1 of 1 rounds: {where}, test accuracy 0.500"
+    assert text()[2] == f"fedspill: 1 of 1 attacks: {where}, all clients, observer, ntk, done"
 
 
 def test_long_attacks_are_told_of_every_half_minute(said, monkeypatch):
@@ -98,17 +115,17 @@ def test_many_updates_need_more_than_one_that_seems_to_tell_as_for_the_verdict(s
     lines, text = said
     told = row(membership_told=2, membership_candidates=30, membership_p=0.02)
     lines.start(rounds=0, attacks=2)
-    lines.attack_done(told)
+    lines.attack_done(told, SUBJECT)
     lines.updates = 3
-    lines.attack_done(told)
+    lines.attack_done(told, SUBJECT)
     assert ["stand out" in line for line in text()[1:]] == [True, False]
 
 
 def test_one_round_is_one(said):
     lines, text = said
     lines.start(rounds=1, attacks=1)
-    lines.round_done("", 1, accuracy=0.5)
-    lines.attack_done(row(round=1))
+    lines.round_done(ONE, 1, accuracy=0.5)
+    lines.attack_done(row(round=1), SUBJECT)
     lines.stop()
     assert text()[0] == "fedspill: 1 round and 1 attack to do, starting Flower and Ray"
     assert "1 round and 1 attack done in 0 s" in text()[-1]

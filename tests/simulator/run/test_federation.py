@@ -190,14 +190,14 @@ def test_an_attack_of_an_interrupted_run_is_made_again_only_where_it_reads_somet
     monkeypatch.setattr(federation, "BackgroundDispatcher", lambda dispatcher: dispatcher)
 
     def begun():
-        display = SimpleNamespace(attack_done=shown.append)
+        display = SimpleNamespace(attack_done=lambda row, subject: shown.append(row))
         queue = federation.AttackQueue(SimpleNamespace(attack_workers=1), Ledger(tmp_path), display)
         queue.retentions[""] = SimpleNamespace(end=ended.append)
         return queue
 
     def job(client, of):
         columns = {"round": 1, "client": client, "threat_model": "server", "attack": "ntk"}
-        return SimpleNamespace(settings=SimpleNamespace(cell=""), name=client, columns=columns, of=of)
+        return SimpleNamespace(settings=SimpleNamespace(cell=""), name=client, columns=columns, of=of, subject="")
 
     queue = begun()
     for client, status in ((0, "ok"), (1, "ok"), (2, "failed")):  # the run stopped before the last one ended
@@ -217,7 +217,7 @@ class ThreeAttacks(NoJobs):
 
     def __init__(self):
         cell = SimpleNamespace(cell="cell")
-        self.pending = [SimpleNamespace(settings=cell, name=name, columns={}, of="") for name in range(3)]
+        self.pending = [SimpleNamespace(settings=cell, name=name, columns={}, of="", subject="") for name in range(3)]
 
     def collect(self, timeout):
         return [(self.pending.pop(0), SimpleNamespace(leakage=[{}], _asdict=dict))]

@@ -36,7 +36,7 @@ class Shown(Display):
     def __init__(self):
         self.rows = []
 
-    def attack_done(self, row):
+    def attack_done(self, row, subject):
         self.rows.append(row)
 
 
@@ -52,8 +52,8 @@ def test_numbers_of_rounds_and_rows_are_sent(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, calls)
     display = tracked(shown, plan_of(tmp_path, [name], "training.learning_rate=0.25"))
     display.start(1, 1)
-    display.round_done("seed=0", 2, 0.75)
-    display.attack_done(ROW)
+    display.round_done(SimpleNamespace(name="seed=0", words="seed=0"), 2, 0.75)
+    display.attack_done(ROW, "round 2")
     display.attacks_running({})
     display.stop()
     assert shown.rows == [ROW]
@@ -80,7 +80,7 @@ def test_a_tracker_that_fails_costs_a_line(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "mlflow", module)
     shown = Shown()
     display = tracked(shown, plan_of(tmp_path, ["mlflow"]))
-    display.attack_done(ROW)
+    display.attack_done(ROW, "round 2")
     display.stop()
     assert shown.rows == [ROW] and caplog.text.count("no network; the run goes on") == 2
 

@@ -79,5 +79,8 @@ def test_a_number_that_was_told_is_no_guess_however_small_the_gap(told):
         defense=SimpleNamespace(layers=SimpleNamespace(warnings=())), doubts=(), refusal=None, outside=0.03, count=3,
         spectrum=SimpleNamespace(values=values), regime=SimpleNamespace(explained=False), rank=100, told=told,
     )  # fmt: skip
+    evidence._gap = PixelEvidence._gap.fget(evidence)
+    evidence.guessed = PixelEvidence.guessed.fget(evidence)
     (warning,) = PixelEvidence.warnings.fget(evidence)
+    assert evidence.guessed != told and evidence._gap == pytest.approx(1.2)
     assert warning.endswith("it is noisy" if told else "makes 3 images a guess")

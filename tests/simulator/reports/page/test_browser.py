@@ -156,12 +156,13 @@ def test_details_open_and_tables_sort_by_keyboard(visit):
     assert table.locator("td:not(.number)").first.evaluate(aligned) == "left"
 
 
-def test_a_page_prints_with_its_verdict_on_a_page_of_its_own(visit):
+def test_a_page_prints_with_its_verdict_on_the_first_one(visit):
     page = visit(viewport={"width": round(A4[0] - 2 * MARGIN), "height": 800}, color_scheme="dark")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.evaluate("getComputedStyle(document.querySelector('.more')).breakBefore") == "page"
     assert page.evaluate("document.querySelector('.verdict').getBoundingClientRect().bottom") < A4[1] - 2 * MARGIN
+    breaks = "[...document.querySelectorAll('section')].map(one => getComputedStyle(one).breakBefore)"
+    assert set(page.evaluate(breaks)) == {"auto"}  # no sheet ends before it is full
     assert page.evaluate(NARROWER) == 0  # no table is cut
     assert page.pdf(format="A4")[:4] == b"%PDF"
 
@@ -177,7 +178,7 @@ def test_the_command_line_of_chromium_prints_the_verdict_on_the_first_page(page_
     box = visit(viewport={"width": 800, "height": 800}).locator(".verdict")
     for line in box.locator("h2, h3, .headline, li").all_text_contents():
         assert without_spaces(line) in first
-    assert others[0].startswith("whocandoit,andknowingwhat") and "whocandoit" not in first
+    assert "whocandoit,andknowingwhat" in first + others[0]
 
 
 def without_spaces(text: str) -> str:
