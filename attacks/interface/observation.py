@@ -15,6 +15,7 @@ from attacks.interface.errors import InputError, counted
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LEAST_KEPT = 0.3  # share of a checkpoint that training leaves in the one returned, by their product
+SHORTER = 0.5  # times as long as a checkpoint are its differences and gradients
 WAYS = ("sent", "returned")  # the checkpoints of a pair
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -99,9 +100,9 @@ class Observation:
     def __post_init__(self) -> None:
         model, prefix = unwrapped(self.model)
         expected = model.state_dict()
-        pairs = tuple((_named(first, prefix, expected), _named(last, prefix, expected)) for first, last in self.pairs)
+        named = tuple((_named(first, prefix, expected), _named(last, prefix, expected)) for first, last in self.pairs)
         object.__setattr__(self, "model", model)
-        object.__setattr__(self, "pairs", pairs)
+        self._take(named)
         if not self.trainable:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
         for state, way in zip(chain(*self.pairs), cycle(WAYS), strict=False):
@@ -123,11 +124,12 @@ class Observation:
                     raise InputError(f"tensor {name!r} of the checkpoint {way} holds NaN or Inf: training diverged")
         for first, last in self.pairs:
             _check_no_difference((first[name].detach(), last[name].detach()) for name in self.trainable)
-        laid_out = tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs)
-        if any(
-            new is not old for pair in zip(laid_out, self.pairs, strict=True) for new, old in zip(*pair, strict=True)
-        ):
-            object.__setattr__(self, "pairs", laid_out)
+        self._take(tuple((_laid_out(first, expected), _laid_out(last, expected)) for first, last in self.pairs))
+
+    def _take(self, pairs: tuple[tuple[State, State], ...]) -> None:
+        """Replace the pairs if a checkpoint is another one."""
+        if any(new is not old for new, old in zip(chain(*pairs), chain(*self.pairs), strict=True)):
+            object.__setattr__(self, "pairs", pairs)
 
     def __repr__(self) -> str:
         sizes = [self.model.get_parameter(name).numel() for name in self.trainable]
@@ -218,15 +220,15 @@ def _named(state: State, prefix: str, model: State) -> State:
 
 def _check_no_difference(tensors: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Raise InputError if of tensors (sent, returned) the second are a difference of checkpoints or a gradient, which
-    have little of the first: attacks would find nothing in them, and say that nothing was shown. Training keeps nearly
-    all of what was sent, and noise, however large, is of other directions."""
+    are shorter than the first and have little of them: attacks would find nothing in them, and say that nothing was
+    shown. Training keeps nearly all of what was sent, and noise, however large, is of other directions."""
     flat = ((sent.flatten().float(), returned.flatten().float()) for sent, returned in tensors)
-    products = [(float(sent @ sent), float(sent @ returned)) for sent, returned in flat]
-    whole, along = map(sum, zip(*products, strict=True))
-    if whole and (kept := along / whole) < LEAST_KEPT:
+    products = [(float(sent @ sent), float(sent @ back), float(back @ back)) for sent, back in flat]
+    whole, along, back = map(sum, zip(*products, strict=True))
+    if along < LEAST_KEPT * whole and 0 < back < (SHORTER * SHORTER) * whole:
         raise InputError(
-            f"the checkpoint returned has {kept:.2g} of the one sent, as a difference, a gradient or another training "
-            "has: give what training from the one sent returned, as sent + difference"
+            f"the checkpoint returned is {(back / whole) ** 0.5:.2g} times as long as the one sent and has "
+            f"{along / whole:.2g} of it, as a difference or a gradient has: give parameters, as sent + difference"
         )
 
 

@@ -93,7 +93,7 @@ def test_images_come_back_where_the_parameters_are_such_a_sum():
 
 def test_the_initial_parameters_are_not_read():
     model = network(1)
-    other = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
+    other = {name: -value for name, value in model.state_dict().items()}
     first, second = run(observe(model), iterations=30), run(observe(model, other), iterations=30)
     assert torch.equal(first.images, second.images)
 

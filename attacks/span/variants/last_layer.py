@@ -79,7 +79,9 @@ class SoftmaxUpdate:
 class Points:
     """Points of the affine plane in the row space whose last entry is 1, by their coordinates in it.
 
-    origin: (N,), that of the least length, in terms of the rows. axes: (N − 1, N). scores: (N, C), of the rows.
+    origin: (N,), that of the least length, in terms of the rows.
+    axes: (N − 1, N), along which points move.
+    scores: (N, C), those of the rows.
     """
 
     update: SoftmaxUpdate
@@ -163,7 +165,9 @@ class Points:
 class Fed:
     """What the layer was fed of private images.
 
-    points: (F, D + 1), the last entry 1. classes, shares: (F,), their classes and c.
+    points: (F, D + 1), the last entry 1.
+    classes: (F,), of their images.
+    shares: (F,), their c.
     """
 
     points: Tensor
