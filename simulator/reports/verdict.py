@@ -339,6 +339,7 @@ def _images(row: pd.Series) -> str:
     if not row.scored:
         shows = " that the update shows" if row.of == row.num_inferred else ""
         shows = ", which is a guess," if row.guessed else shows
+        shows += f", views or blends of {row.num_private:.0f} private ones," if row.best > row.num_private else ""
         of = "" if pd.isna(row.of) else f" of {row.of:.0f}{shows}"
         return f"finds {counted(row.best, 'image')}{of} ({_how_sure(row)}) {by}"
     owners = "" if row.client == ALL else "its "
