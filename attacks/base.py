@@ -48,7 +48,8 @@ class Reconstruction:
     pixel_mean, pixel_std: pixels in [0, 1] are `images` · std + mean, as the attacker knows or infers it; where an
         attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1.
     duals: (V, M, K) for V kernels and K outputs, where the attack has them.
-    num_inferred: the number of private images that the update shows. guessed: whether it is a guess.
+    num_inferred: the number of private images that the update shows.
+    guessed: whether that is a guess.
     relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
     loss_trace: (iteration, loss) pairs.
     facts: what the attack measured on its way, by name.
