@@ -49,7 +49,7 @@ class Reconstruction:
         attack leaves the mean empty, `Attack.run` fills it in as far as it is known, and an empty std is 1.
     duals: (V, M, K) for V kernels and K outputs, where the attack has them.
     num_inferred: the number of private images that the update shows.
-    guessed: whether it is a guess.
+    guessed: whether that is a guess.
     relative_residual: ‖Δθ − Σ‖ / ‖Δθ‖.
     loss_trace: (iteration, loss) pairs.
     facts: what the attack measured on its way, by name.

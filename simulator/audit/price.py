@@ -142,7 +142,7 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
         f"{single}{unsure}"
     )
     if minutes and (unsure or idle > 60 * minutes):
-        yield f"ends after {minutes:g} minutes of an idle machine; what is left then is named at the end"
+        yield f"ends after {minutes:g} min, longer on a busy machine; what is left then is named at the end"
 
 
 def _measured(

@@ -152,7 +152,7 @@ def test_images_of_a_round_that_moved_nothing_are_no_images_seen_twice_alone(fed
     assert found.num_inferred == 8 and (nearest(images, found) < 1e-2).all()
     assert (
         "16 images were expected" in found.warnings[0]
-        and "others only in rounds that moved nothing" in found.warnings[0]
+        and "others in rounds that are not used or moved nothing" in found.warnings[0]
     )
 
 

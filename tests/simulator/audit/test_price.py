@@ -210,7 +210,7 @@ def test_the_price_of_an_attack_that_breaks_is_not_0(tmp_path):
     failed = f"price not measured: it failed: ValueError: no such thing, in or below {tmp_path}/own.py:8"
     whose = [f"broken ({one}): {failed}" for one in ("server, client 0", "observer, all clients")]
     assert display.said[1:-2] == whose and display.said[-2].endswith("(mean_image 0 s each), or more")
-    assert display.said[-1].startswith("ends after 5 minutes")
+    assert display.said[-1].startswith("ends after 5 min")
 
 
 def test_one_attack_at_a_time_is_cut_too_when_the_time_is_over(tmp_path, monkeypatch):
