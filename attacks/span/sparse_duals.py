@@ -316,18 +316,13 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
     """Find the c (M, N) of unit length with L c as sparse as possible on units that candidates y (M, N) leave inactive.
 
     sure: (M,) bool, which candidates are close to a private image. known: (F, N), the y of images that are found. The
-    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0. Once
-    most images are known, starts that avoid nothing follow: what is left of a candidate has none of the known duals,
-    while the known y may be rough along the images that are missing.
+    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
     """
     unit = coordinates / coordinates.norm(dim=1, keepdim=True)
-    few_missing = len(known) >= CROWDED.all_starts_after * space.count
     others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
     avoid = others.T @ others
     found = [
-        _best_of_starts(
-            space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1, few_missing
-        )
+        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1)
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
     ]
     return torch.stack(found) if found else coordinates
@@ -410,20 +405,16 @@ def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> 
     return (pure / length)[zeros.argmax()]
 
 
-def _best_of_starts(
-    space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1, free: bool = False
-) -> Tensor:
+def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
     """Find the c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
 
     units: (·, N), rows of L, the surest zeros first. own: (N,), y at unit length. avoid: (N, N), the Gram matrix of the
-    y to be avoided. starts: how many are tried at most. free: whether as many as there are follow that avoid nothing.
+    y to be avoided. starts: how many are tried at most.
     """
     best = own
-    tries = [(share, DUAL.avoid_weight) for share in DUAL.start_shares[:starts]]
-    tries += [(share, 0.0) for share in DUAL.start_shares] if free else []
-    for share, weight in tries:
+    for share in DUAL.start_shares[:starts]:
         surest = units[: max(int(share * len(units)), len(own))]
-        c = _reweighted(space, units, own, _least(surest.T @ surest + weight * avoid, own))
+        c = _reweighted(space, units, own, _least(surest.T @ surest + DUAL.avoid_weight * avoid, own))
         if c is None:
             continue
         c = _trimmed(space, units, own, c)
@@ -436,7 +427,7 @@ def _best_of_starts(
 
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor | None:
     """Find the c (N,) of least Σ_r log((l_r · c)² + ε²) over `units` from a start as ε falls; None without hope."""
-    enough, sure, rough = space.explained_zeros, False, units.float()
+    enough, sure = space.explained_zeros, False
     for i in range(DUAL.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()
@@ -447,8 +438,7 @@ def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tens
             hidden = (duals.abs() < space.tolerance(c[None])[0, 0]).sum()
             if torch.maximum(small, hidden) < DUAL.hope * enough:
                 return None
-        exact = sure or falling < DUAL.single  # before, weights are blunt, and single precision is enough
-        last, c = c, _least(_weighted(units if exact else rough, 1 / (duals.square() + epsilon**2)), own)
+        last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
         sure = bool((small > enough) & (1 - (last @ c).abs() < DUAL.still))  # one question: each waits for a GPU
@@ -463,13 +453,13 @@ def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
         bound = DUAL.sharpest * 0.1**i * duals.square().mean().sqrt()
         zero, before = duals < torch.maximum(space.tolerance(c[None])[0, 0], bound), zero
         if before is None or not torch.equal(zero, before):
-            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
+            c = _least(_weighted(units, zero.to(duals) + 1e-9), own)
     return c
 
 
 def _weighted(units: Tensor, weight: Tensor) -> Tensor:
-    """Return the Gram matrix (N, N) of weighted units, in float64, from products in their precision."""
-    return ((units * (weight / weight.mean()).to(units)[:, None]).T @ units).double()
+    """Return the Gram matrix (N, N) of weighted units."""
+    return (units * (weight / weight.mean())[:, None]).T @ units
 
 
 def _least(gram: Tensor, own: Tensor) -> Tensor:
