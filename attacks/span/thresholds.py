@@ -231,7 +231,6 @@ class OWN_UNITS(Thresholds):
     outputs: int = 128  # more make the test slow
     units: int = 200  # that moved, from which one row suffices to give an image away
     again: float = 0.01  # relative distance up to which two rows give the same image away
-    same: float = 0.99  # cosine from which two duals are one
     off: float = 0.1  # relative distance from which all duals together contradict the image that a row gave away
     above_noise: float = 10.0  # of the noise of a row: rows below are not looked at
     faintest: float = 1e-4  # of a row's norm: the least entry of the bias, by which it is divided
@@ -347,8 +346,6 @@ class CONE(Thresholds):
     same: float = 0.998  # cosine above which two vertices are one
     same_vector: float = 0.9999  # the same of pixels of maps, of which neighbours are much alike
     silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
-    silent_gap: float = 0.03  # of the next singular value, up to which a signal is told among what vertices leave
-    moved: float = 0.01  # of a unit vector of the columns that are left: a unit below it moved by noise
     rounding: float = 1e-3  # rms of what units are fed: so near to zero it does not say whether one is shut
     surplus: tuple[int, int] = (1, 8)  # shut units beside as many as images, where zeros tell a vertex, and else
     barren: int = 40  # objectives in a row that lead to nothing new, after which the rest is given up
