@@ -316,13 +316,18 @@ def sparsest(space: DualSpace, coordinates: Tensor, sure: Tensor, known: Tensor)
     """Find the c (M, N) of unit length with L c as sparse as possible on units that candidates y (M, N) leave inactive.
 
     sure: (M,) bool, which candidates are close to a private image. known: (F, N), the y of images that are found. The
-    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0.
+    start is the c of least energy on those units that nearly avoids known and other sure images, as y_j · c = 0. Once
+    most images are known, starts that avoid nothing follow: what is left of a candidate has none of the known duals,
+    while the known y may be rough along the images that are missing.
     """
     unit = coordinates / coordinates.norm(dim=1, keepdim=True)
+    few_missing = len(known) >= CROWDED.all_starts_after * space.count
     others = torch.cat([known / known.norm(dim=1, keepdim=True), unit[sure]])
     avoid = others.T @ others
     found = [
-        _best_of_starts(space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1)
+        _best_of_starts(
+            space, units, own, avoid - certain * own.outer(own), len(DUAL.start_shares) if certain else 1, few_missing
+        )
         for units, own, certain in zip(space.inactive(coordinates), unit, sure.tolist(), strict=True)
     ]
     return torch.stack(found) if found else coordinates
@@ -405,16 +410,20 @@ def _purest(space: DualSpace, directions: Tensor, duals: Tensor, index: int) -> 
     return (pure / length)[zeros.argmax()]
 
 
-def _best_of_starts(space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1) -> Tensor:
+def _best_of_starts(
+    space: DualSpace, units: Tensor, own: Tensor, avoid: Tensor, starts: int = 1, free: bool = False
+) -> Tensor:
     """Find the c (N,) of one candidate from several starts, of which the first that passes the test ends the search.
 
     units: (·, N), rows of L, the surest zeros first. own: (N,), y at unit length. avoid: (N, N), the Gram matrix of the
-    y to be avoided. starts: how many are tried at most.
+    y to be avoided. starts: how many are tried at most. free: whether as many as there are follow that avoid nothing.
     """
     best = own
-    for share in DUAL.start_shares[:starts]:
+    tries = [(share, DUAL.avoid_weight) for share in DUAL.start_shares[:starts]]
+    tries += [(share, 0.0) for share in DUAL.start_shares] if free else []
+    for share, weight in tries:
         surest = units[: max(int(share * len(units)), len(own))]
-        c = _reweighted(space, units, own, _least(surest.T @ surest + DUAL.avoid_weight * avoid, own))
+        c = _reweighted(space, units, own, _least(surest.T @ surest + weight * avoid, own))
         if c is None:
             continue
         c = _trimmed(space, units, own, c)

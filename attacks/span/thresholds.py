@@ -164,7 +164,9 @@ class CROWDED(Thresholds):
     still_of_width: float = 0.5  # images per unit of the width up to which features at rest are searched
     least_zeros: float = 0.3  # share of the units: so many zeros a mixture of two duals can have
     chance: float = 0.03  # as SPARSITY.chance, beside N choices and no more: 3 zeros at most were seen on 384 units
-    all_starts_after: float = 0.5  # share of the images that passed, from which every start in DUAL is tried
+    # share of the images that passed, from which every start in DUAL is tried; where images are few for the width, for
+    # which it was not chosen anew, also starts that avoid nothing
+    all_starts_after: float = 0.5
 
 
 class CERTAINTY(Thresholds):
