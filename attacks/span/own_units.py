@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 
 from attacks.span.search.descent import first_of_near
 from attacks.span.sparse_duals import DualSpace
-from attacks.span.thresholds import OWN_UNITS
+from attacks.span.thresholds import ONE_HIDDEN, OWN_UNITS
 from attacks.update.spectrum import TINY
 
 BATCH = 2**25  # entries of masked output weights that are held in memory at a time
@@ -88,7 +88,7 @@ def _new(found: OwnUnits, tested: OwnUnits, misses: Tensor) -> OwnUnits:
         again = torch.cdist(passed.images, passed.images) < OWN_UNITS.again * passed.images.norm(dim=1, keepdim=True)
         passed = passed.chosen((again.sum(1) > 1).nonzero()[:, 0].tolist())
     duals = torch.nn.functional.normalize(torch.cat([found.duals, passed.duals]))
-    first = first_of_near((duals @ duals.T).abs() > OWN_UNITS.same)
+    first = first_of_near((duals @ duals.T).abs() > ONE_HIDDEN.same)
     return passed.chosen((first[first >= len(found.duals)] - len(found.duals)).tolist())
 
 

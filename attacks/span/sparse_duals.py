@@ -436,7 +436,7 @@ def _best_of_starts(
 
 def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor | None:
     """Find the c (N,) of least Σ_r log((l_r · c)² + ε²) over `units` from a start as ε falls; None without hope."""
-    enough, sure, rough = space.explained_zeros, False, units.float()
+    enough, sure = space.explained_zeros, False
     for i in range(DUAL.reweightings):
         duals = units @ c
         rms = duals.square().mean().sqrt()
@@ -447,8 +447,7 @@ def _reweighted(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tens
             hidden = (duals.abs() < space.tolerance(c[None])[0, 0]).sum()
             if torch.maximum(small, hidden) < DUAL.hope * enough:
                 return None
-        exact = sure or falling < DUAL.single  # before, weights are blunt, and single precision is enough
-        last, c = c, _least(_weighted(units if exact else rough, 1 / (duals.square() + epsilon**2)), own)
+        last, c = c, _least(_weighted(units, 1 / (duals.square() + epsilon**2)), own)
         if sure:
             break
         sure = bool((small > enough) & (1 - (last @ c).abs() < DUAL.still))  # one question: each waits for a GPU
@@ -463,13 +462,13 @@ def _trimmed(space: DualSpace, units: Tensor, own: Tensor, c: Tensor) -> Tensor:
         bound = DUAL.sharpest * 0.1**i * duals.square().mean().sqrt()
         zero, before = duals < torch.maximum(space.tolerance(c[None])[0, 0], bound), zero
         if before is None or not torch.equal(zero, before):
-            c = _least(_weighted(units, zero.to(duals.dtype) + 1e-9), own)
+            c = _least(_weighted(units, zero.to(duals) + 1e-9), own)
     return c
 
 
 def _weighted(units: Tensor, weight: Tensor) -> Tensor:
-    """Return the Gram matrix (N, N) of weighted units, in float64, from products in their precision."""
-    return ((units * (weight / weight.mean()).to(units)[:, None]).T @ units).double()
+    """Return the Gram matrix (N, N) of weighted units."""
+    return (units * (weight / weight.mean())[:, None]).T @ units
 
 
 def _least(gram: Tensor, own: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on 
 and 420 to 444), and not varied. `SEVERAL_PATCHES` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8: two
 images, seeds 1 to 8, 11002, 11007 and 11008; three, 12000 to 12003) and on three crops of a photograph, and not varied.
 `EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY`
-and `MAP_INVERSION` were not varied. `leading_*`, `single` and `hope` were chosen on seeds 100 to 102 of two updates on
+and `MAP_INVERSION` were not varied. `leading_*` and `hope` were chosen on seeds 100 to 102 of two updates on
 MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
 clients' with 30 each (docs/records/span_times.md has other seeds)."""
 
@@ -162,7 +162,6 @@ class CROWDED(Thresholds):
     path: tuple[float, ...] = (0.0, 0.5, 1.0)  # where from the sent (0) to the returned parameters features are tested
     directions_of_width: float = 0.5  # share of the width: as EVIDENCE.directions_of_width
     still_of_width: float = 0.5  # images per unit of the width up to which features at rest are searched
-    idle_passes: int = 3  # as SEARCH.idle_passes
     least_zeros: float = 0.3  # share of the units: so many zeros a mixture of two duals can have
     chance: float = 0.03  # as SPARSITY.chance, beside N choices and no more: 3 zeros at most were seen on 384 units
     # share of the images that passed, from which every start in DUAL is tried; where images are few for the width, for
@@ -234,7 +233,6 @@ class OWN_UNITS(Thresholds):
     outputs: int = 128  # more make the test slow
     units: int = 200  # that moved, from which one row suffices to give an image away
     again: float = 0.01  # relative distance up to which two rows give the same image away
-    same: float = 0.99  # cosine from which two duals are one
     off: float = 0.1  # relative distance from which all duals together contradict the image that a row gave away
     above_noise: float = 10.0  # of the noise of a row: rows below are not looked at
     faintest: float = 1e-4  # of a row's norm: the least entry of the bias, by which it is divided
@@ -270,7 +268,6 @@ class DUAL(Thresholds):
     sharpest: float = 1e-3  # ε of the last step, relative to the rms of L c
     small: float = 1e-2  # rms of L c: smaller entries are zeros or about to become some
     still: float = 1e-8  # 1 − |c · c'| of two steps: once there are zeros enough, only trimming is left
-    single: float = 0.1  # ε, relative to the rms of L c, down to which single precision is enough
     checked_at: int = 10  # the step at which hope is judged
     hope: float = 0.6  # share of the zeros that pass the test, which have to be there then
     trims: int = 4  # last steps on the units that look like zeros, the bound falling tenfold from the sharpest ε
@@ -351,8 +348,6 @@ class CONE(Thresholds):
     same: float = 0.998  # cosine above which two vertices are one
     same_vector: float = 0.9999  # the same of pixels of maps, of which neighbours are much alike
     silent_share: float = 1e-3  # of a signal, on units that its features shut: 1e-4 of private ones, 1e-2 of others
-    silent_gap: float = 0.03  # of the next singular value, up to which a signal is told among what vertices leave
-    moved: float = 0.01  # of a unit vector of the columns that are left: a unit below it moved by noise
     rounding: float = 1e-3  # rms of what units are fed: so near to zero it does not say whether one is shut
     surplus: tuple[int, int] = (1, 8)  # shut units beside as many as images, where zeros tell a vertex, and else
     barren: int = 40  # objectives in a row that lead to nothing new, after which the rest is given up

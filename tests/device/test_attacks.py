@@ -19,7 +19,6 @@ DECIDES = {
     "attacks/span/feature_space/cone.py:cone_features": "a vertex of a linear program on the host, image by image",
     "attacks/span/feature_space/cone.py:search": "linear programs on the host, until they lead to nothing new",
     "attacks/span/feature_space/cone.py:_takes": "whether a vertex of a linear program on the host is certified",
-    "attacks/span/feature_space/cone.py:_beside": "whether a vertex of a linear program on the host is certified",
     "attacks/span/feature_space/cone.py:silent_signals": "whether features of the host are certified",
     "attacks/span/feature_space/cone.py:_is_nonnegative": "whether features of the host are certified",
     "attacks/span/feature_space/cone.py:_is_pinned": "whether a vertex of a linear program on the host is certified",

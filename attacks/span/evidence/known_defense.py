@@ -115,9 +115,9 @@ def _noise(layers: FirstLayers, deviation: float, num_private: int | None) -> Un
     """Account for noise of a known standard deviation; the mean of several clients' updates has less than each
     client's, and shows it."""
     spectrum = Spectrum.of(layers.change)
-    first = min(deviation, _median_deviation(spectrum))
+    first = min(deviation, spectrum.deviation())
     seconds = [Spectrum.of(update) for update in layers.second if update.any()]
-    second = max(min(deviation, _median_deviation(part)) for part in seconds)
+    second = max(min(deviation, part.deviation()) for part in seconds)
     above = _above_edge(spectrum, first)
     count = min(num_private or above, above)
     warnings: tuple[str, ...] = ()
@@ -196,11 +196,6 @@ def _distortion(intervals: EntryIntervals, completed: Completed) -> float:
 def _above_edge(spectrum: Spectrum, deviation: float) -> int:
     """Count the singular values that noise of a known deviation does not explain."""
     return int((spectrum.values > deviation * noise_edge(spectrum.rows, spectrum.columns)).sum())
-
-
-def _median_deviation(spectrum: Spectrum) -> float:
-    """Return the standard deviation on an entry of the noise that the median singular value shows."""
-    return spectrum.median_noise() * float(spectrum.values.norm()) / (spectrum.rows * spectrum.columns) ** 0.5
 
 
 def _joined(

@@ -19,9 +19,8 @@ move.
 
 **Peeling.** Without the signals that are known, the update's columns leave Σ_j δ_j [h_j; 1]ᵀ of the other images j,
 whose row space is spanned by their features alone: the polytope gets smaller with every signal, and its vertices easier
-to find. Without the vertices that zeros certify, its rows leave the signals of the others: fewer shut units tell one.
-Once all signals are known, all features follow by solving Δ = Σ_i δ_i [h_i; 1]ᵀ for them: a vertex need not be exact,
-nor even right, to give its signal.
+to find. Once all signals are known, all features follow by solving Δ = Σ_i δ_i [h_i; 1]ᵀ for them: a vertex need not be
+exact, nor even right, to give its signal.
 """
 
 from collections.abc import Callable, Iterator
@@ -131,11 +130,10 @@ class _Peeling:
 
     def _takes(self, vertex: Tensor, rows: Tensor, lone: list[int]) -> bool:
         """Return whether a vertex (D,) of the row space (k, D + 1) brings a signal or an image that was not known."""
-        pinned, known, size = _is_pinned(rows.T, vertex), self._known(), len(self.factors.values)
+        pinned, size = _is_pinned(rows.T, vertex), len(self.factors.values)
         certified = pinned and _is_nonnegative(vertex) and self.is_pinned_unpeeled(vertex)
         surplus = CONE.surplus[0 if pinned else 1] if len(rows) > 1 else -size
-        # an image that opens no unit that h shuts has its signal among them, too
-        silent = _beside(silent_signals(self.factors, self.layer, vertex, surplus), known)
+        silent = silent_signals(self.factors, self.layer, vertex, surplus)
         signal = silent[0] if len(silent) == 1 else None
         alike = torch.cosine_similarity(vertex[None], self._stacked_vertices(lone)) > CONE.same
         if bool(alike.any()):
@@ -148,21 +146,11 @@ class _Peeling:
             self.signals.append(signal)
         else:
             return False
-        for number in self._lone():
-            self.signals[number] = self._signal_among_others(number)
         return True
 
     def is_pinned_unpeeled(self, vertex: Tensor) -> bool:
         """Return whether the zeros of a vertex (D,) tell it in the whole row space, too, where noise is least."""
         return _left_by_zeros(self.factors.rows.T, vertex) < CONE.null_unpeeled
-
-    def _signal_among_others(self, number: int) -> Tensor | None:
-        """Return the signal (R,) of a vertex, in the columns left without the other vertices that zeros certify."""
-        others = [h for i, h in enumerate(self.vertices) if self.pinned[i] and i != number]
-        columns = _columns_beside(self.factors, _stacked(others, len(self.vertices[number]), self.factors))
-        silent = silent_signals(self.factors, self.layer, self.vertices[number], CONE.surplus[1], columns)
-        silent = _beside(silent, self._known())
-        return silent[0] if len(silent) == 1 else None
 
     def _known(self, but: int | None = None) -> Tensor:
         """Return the known signals (k, R), that of `but` aside."""
@@ -180,32 +168,16 @@ def _stacked(parts: list[Tensor], size: int, factors: UpdateFactors) -> Tensor:
     return torch.stack(parts) if parts else factors.rows.new_zeros(0, size)
 
 
-def silent_signals(
-    factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int, columns: Tensor | None = None
-) -> Tensor:
+def silent_signals(factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int) -> Tensor:
     """Return the vectors (k, R), orthonormal and in the coordinates of `factors.left`, of the update's column space
-    that vanish at the units that features (D,) shut; k is 0 where these are not so many more than R.
-
-    columns: (R, C), an orthonormal basis of a part of that space, in which they are sought: there k is 0, too, where
-    the next vector vanishes nearly as well, as noise grows with every image that is taken out.
-    """
-    shut = _shut(factors, layer, features)
-    left = factors.left[shut]
-    if columns is not None:
-        left = left @ columns
-        left = left[left.norm(dim=1) > CONE.moved]
-    size = left.shape[1]
+    that vanish at the units that features (D,) shut; k is 0 where these are not so many more than R."""
+    left, size = factors.left[_shut(factors, layer, features)], len(factors.values)
     if len(left) < size + surplus:
-        return factors.left.new_zeros(0, len(factors.values))
+        return factors.left.new_zeros(0, size)
     few = size - len(left)
     _, values, signals = torch.linalg.svd(left, full_matrices=few > 0)
     values = torch.nn.functional.pad(values, (0, max(0, few)))
-    silent = int((values < CONE.silent_share).sum())
-    if columns is None:
-        return signals[size - silent :]
-    if 0 < silent < size and values[size - silent] > CONE.silent_gap * values[size - silent - 1]:
-        silent = 0
-    return signals[size - silent :] @ columns.T
+    return signals[size - int((values < CONE.silent_share).sum()) :]
 
 
 def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
@@ -218,31 +190,11 @@ def _is_nonnegative(features: Tensor) -> bool:
     return float(features.min()) >= -CONE.negative * float(features.max())
 
 
-def _beside(silent: Tensor, known: Tensor) -> Tensor:
-    """Return an orthonormal basis of what the span of orthonormal silent signals (k, R) has beside the known ones (F,
-    R) that lie in it."""
-    known = known[(known @ silent.T).norm(dim=1) > 1 - CONE.silent_share]
-    if not len(known) or not len(silent):
-        return silent
-    inside = torch.linalg.qr((known @ silent.T).T)[0]
-    left = torch.linalg.svd(torch.eye(len(silent)).to(silent) - inside @ inside.T)[0]
-    return left[:, : max(0, len(silent) - inside.shape[1])].T @ silent
-
-
 def _peeled(factors: UpdateFactors, known: Tensor) -> Tensor:
     """Return the update (R, D + 1), in the coordinates of `factors.left`, without known signals (F, R)."""
     update = factors.values[:, None] * factors.rows
     away = torch.linalg.qr(known.T)[0]
     return update - away @ (away.T @ update)
-
-
-def _columns_beside(factors: UpdateFactors, features: Tensor) -> Tensor:
-    """Return orthonormal columns (R, R − F) of the update in the coordinates of `factors.left`, without features (F,
-    D)."""
-    points = torch.nn.functional.pad(features, (0, 1), value=1.0) @ factors.rows.T
-    away = torch.linalg.qr(points.T)[0]
-    update = factors.values[:, None] * (torch.eye(len(points.T)).to(points) - away @ away.T)
-    return torch.linalg.svd(update)[0][:, : len(points.T) - len(points)]
 
 
 def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterator[Tensor]:

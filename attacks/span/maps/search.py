@@ -23,6 +23,7 @@ from torch.nn.functional import normalize, relu
 from attacks.base import Progress
 from attacks.interface.torch_tools import LBFGS, descend
 from attacks.span.maps.update import MapUpdate
+from attacks.span.search.descent import first_of_near
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
 
 
@@ -296,12 +297,8 @@ def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
     search.step(closure)
 
 
-def _best_distinct(points: Tensor, residual: Tensor, most: int) -> list[int]:
+def _best_distinct(points: Tensor, residual: Tensor, most: int) -> Tensor:
     """Return the indices of points (M, d) by rising residual (M,), without those in the direction of a better one."""
-    unit, values, kept = normalize(points).cpu(), residual.tolist(), list[int]()
-    for i in residual.argsort(stable=True).tolist():
-        if len(kept) == most or not math.isfinite(values[i]):
-            break
-        if not kept or float((unit[kept] @ unit[i]).max()) < MAP_SEARCH.same_direction:
-            kept.append(i)
-    return kept
+    order = residual.argsort(stable=True)
+    unit = normalize(points[order[residual[order].isfinite()]])
+    return order[first_of_near(unit @ unit.T >= MAP_SEARCH.same_direction)][:most]

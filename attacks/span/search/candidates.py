@@ -19,7 +19,7 @@ from attacks.interface.options import POSITIVE, above_zero_to
 from attacks.span.search.descent import Loss, beside, descend_points, distinct
 from attacks.span.search.problems import AffineSpan, FreePoints, SpanProblem, SpanTest
 from attacks.span.sparse_duals import DualSpace, fewest_zeros, retry_doubtful, sparsest, sparsest_of_many
-from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, CROWDED, DECOY, SEARCH, SPARSITY, Descent
+from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, DECOY, SEARCH, SPARSITY, Descent
 
 MOST_STARTS = 10_000  # points that a pass moves at a time, with their features: in memory all of them
 
@@ -190,8 +190,7 @@ def find_images(
     """
     best = found = nothing
     idle = passes = 0
-    patience = CROWDED.idle_passes if nothing.crowded else SEARCH.idle_passes
-    while passes < options.rounds and idle < patience and found.missing > 0:
+    while passes < options.rounds and idle < SEARCH.idle_passes and found.missing > 0:
         progress(passes, options.rounds, found.threshold)
         found = found.with_weakest_released() if idle else found
         found = found.merge(_search(found, options, idle == 0, generator), generator)
