@@ -551,6 +551,7 @@ class LAST_LAYER(Thresholds):
 
     starts: int = 24  # of each class
     steps: int = 60  # of Levenberg and Marquardt from each
+    idle: int = 20  # classes in a row that bring nothing: those left are no likelier
     damping: float = 1e-3  # at the start, of the mean square of the slopes
     margin: float = 10.0  # times what rounding leaves of δ outside the column space
     most_error: float = 0.03  # of a length, up to which a point is believed

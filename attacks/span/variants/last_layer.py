@@ -223,15 +223,16 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
     def search(self, evidence: SoftmaxUpdate, generator: torch.Generator, progress: Progress) -> Fed:
         """Find points of the row space whose δ lies in the column space, class by class."""
         points, nothing = Points.of(evidence), evidence.values.new_zeros(0)
-        found = Fed(evidence.rows[:0], nothing.long(), nothing)
-        for done, (label, start) in enumerate(starts := points.starts()):
+        found, starts, idle = Fed(evidence.rows[:0], nothing.long(), nothing), points.starts(), 0
+        for done, (label, start) in enumerate(starts):
             progress(done, len(starts), math.nan)
             ends = points.descended(_around(start, points, generator), label)
             ends = ends[points.rho(ends, label).argsort(stable=True)]
             ends = ends[points.errors(ends, label) < LAST_LAYER.most_error]
-            labels = torch.full((len(ends),), label)
+            labels, before = torch.full((len(ends),), label), len(found.points)
             found = found.beside(Fed(points.in_rows(ends) @ evidence.rows, labels, points.shares(ends, label)))
-            if len(found.points) >= evidence.count:
+            idle = 0 if len(found.points) > before else idle + 1
+            if len(found.points) >= evidence.count or idle >= LAST_LAYER.idle:
                 break
         progress(len(starts), len(starts), math.nan)
         return found if evidence.count == 1 else found.of_one_share()
