@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from attacks.interface.errors import InputError, counted
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-LEAST_KEPT = 0.3  # share of a checkpoint that training leaves in the one returned, by their product
+LEAST_KEPT = 0.1  # share of a checkpoint that training leaves in the one returned, by their product
 SHORTER = 0.5  # times as long as a checkpoint are its differences and gradients
 WAYS = ("sent", "returned")  # the checkpoints of a pair
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
