@@ -182,7 +182,7 @@ def _with_features(found: Reconstruction, last: Reconstruction) -> Reconstructio
     """Add the features that the last layer told, if it did, to the result of a variant that found nothing."""
     if not last.num_features:
         return found
-    warnings = (*found.warnings, *last.warnings)
+    warnings = tuple(dict.fromkeys((*found.warnings, *last.warnings)))
     count = last.num_inferred
     return replace(found, features=last.features, num_inferred=count, facts=found.facts | last.facts, warnings=warnings)
 

@@ -267,7 +267,7 @@ def last_layer_of(observation: Observation, others: str) -> LastLayerVariant | N
     """Return the variant where the others do not suit; None unless the network ends in a trained layer whose update is
     that of few images in one step. others: why they do not."""
     layer = find_last_layer(observation)
-    if layer is None:
+    if layer is None or not observation.pairs_that_move(parameter_names(layer.name)):
         return None
     variant = LastLayerVariant(observation, layer, others)
     return None if variant.read(torch.Generator()).refusal is not None else variant

@@ -15,6 +15,12 @@ from tests.attacks.conftest import digits
 SHAPE = (1, 8, 8)
 
 
+@pytest.fixture
+def without_last_layer(monkeypatch):
+    """As where a client takes several steps, or has more images than its classes tell apart."""
+    monkeypatch.setattr("attacks.span.attack.last_layer_of", lambda observation, others: None)
+
+
 def mlp(width=256, activation=nn.ReLU):
     torch.manual_seed(0)
     hidden = [nn.Linear(64, width), activation(), nn.Linear(width, width), activation()]

@@ -273,6 +273,7 @@ def test_noise_in_the_running_mean_is_seen_though_no_candidate_shows_it():
         run(Observation(observation.model, ((before, noisy),), (1, 8, 8)))
 
 
+@pytest.mark.usefixtures("without_last_layer")
 def test_batchnorm_in_training_mode_is_refused_where_the_mean_of_a_batch_is_not_told():
     observation = client(normalized().train(), digits(8))
     before, after = observation.pairs[0]
@@ -325,6 +326,7 @@ def test_more_images_than_the_width_can_tell_are_refused_by_number():
     assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
 
 
+@pytest.mark.usefixtures("without_last_layer")
 def test_networks_without_linear_pixels_are_refused_by_name():
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
     with pytest.raises(InputError, match=r"'Sequential' has neither, but Conv2d '0' ahead of its.*\(use 'ntk'"):

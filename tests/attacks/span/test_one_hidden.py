@@ -144,6 +144,7 @@ def test_mixtures_that_rounding_hides_are_held(seed):
     assert len(found.images) + len(found.held) >= 14
 
 
+@pytest.mark.usefixtures("without_last_layer")
 def test_other_activations_are_refused_by_name():
     with pytest.raises(InputError, match=r"one of ReLU.*'Sequential' has one of tanh"):
         run(client(network(activation=nn.Tanh), digits(2)))

@@ -150,7 +150,8 @@ def test_whose_fault_it_is_stands_behind_a_long_text_too(monkeypatch):
     assert said.startswith("RuntimeError: word word") and said.endswith("…; a fault of fedspill")
 
 
-def test_an_optional_attack_that_does_not_apply_is_skipped_with_its_reason(tmp_path):
+def test_an_optional_attack_that_does_not_apply_is_skipped_with_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("attacks.span.attack.last_layer_of", lambda observation, others: None)
     shallow = "{name: mlp, depth: 1, activation: tanh}"
     row = run_job(make_job(tmp_path, model=shallow, attack="{name: span, optional: true}")).leakage[0]
     assert row["status"] == "skipped" and "span" in row["detail"] and "InputError" not in row["detail"]

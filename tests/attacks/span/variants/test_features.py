@@ -51,6 +51,7 @@ def test_local_adam_gives_nothing():
     assert len(found.images) == 0 and "nothing returned" in found.warnings[0]
 
 
+@pytest.mark.usefixtures("without_last_layer")
 def test_the_number_of_images_is_required_by_name():
     observation = client(Convolutional(), digits(2), 2, 1)
     with pytest.raises(InputError, match="'span' needs num_private"):

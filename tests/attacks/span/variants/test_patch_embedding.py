@@ -180,6 +180,7 @@ def frozen(name):
     return model
 
 
+@pytest.mark.usefixtures("without_last_layer")
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
