@@ -8,9 +8,10 @@ C classes, a δ of the column space:
     ρ(z, y) = ‖(I − U Uᵀ) δ‖² / ‖δ‖²
 
 That is C − 1 − N equations for N − 1 unknowns. Since each image takes the same part of the update, c δ zᵀ, by which its
-rank falls by one, 1 / c = δᵀ [ΔW, Δb]⁺ [z; 1] is the same number for all of them: mixtures have others. Without that,
-class-wise means of the z are known to be told (Ma, Sun, Cui, Li, Guo, Liu, *Instance-wise Batch Label Restoration via
-Gradients in Federated Learning*, ICLR 2023), which are the starts of the search here.
+rank falls by one, 1 / c = δᵀ [ΔW, Δb]⁺ [z; 1] is the same number for all of them: mixtures have others.
+
+The search starts from means of the z of each class, which the rows of an update are known to tell approximately
+(*Instance-wise Batch Label Restoration via Gradients in Federated Learning*, ICLR 2023).
 """
 
 import math
@@ -113,8 +114,8 @@ class Points:
         return self.update.outside(slopes.transpose(1, 2)).transpose(1, 2)
 
     def starts(self) -> list[tuple[int, Tensor]]:
-        """Return (class, point (N − 1,)) for every class, those first whose point sends a δ nearest the column space:
-        the mean of its images, as all rows of an update are alike but those of classes that images have."""
+        """Return (class, point (N − 1,)) for every class, by ρ. The point is near the mean of the images of the class,
+        which its row of the update holds beside what all rows have."""
         update = self.update
         whole = update.columns * update.values
         found = []
