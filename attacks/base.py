@@ -192,12 +192,13 @@ class Attack(ABC):
             warnings += unsure
         if self.vouches and mean:
             warnings += doubt_of_scale(found.images, mean, knowledge)
+        nothing = not (len(found.images) or found.num_features)
         return replace(
             found,
             pixel_mean=mean,
             pixel_std=knowledge.pixel_std or (),
             num_inferred=shown.count if found.num_inferred is None and shown is not None else found.num_inferred,
-            guessed=found.guessed or not len(found.images) or (shown is not None and not shown.has_spectral_gap),
+            guessed=found.guessed or nothing or (shown is not None and not shown.has_spectral_gap),
             warnings=tuple(warnings),
             seconds=time.perf_counter() - start,
         )

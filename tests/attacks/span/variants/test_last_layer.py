@@ -66,6 +66,7 @@ def test_features_where_no_other_variant_suits_or_finds_anything(make, name):
     private = probe(seen.model, images, {name: seen.model.get_submodule(name)})[1][0].given
     found = run(seen)
     assert not len(found.images) and len(found.features) == 3 and farthest(private, found.features) < 1e-2
+    assert found.num_inferred == 3 and not found.guessed
     assert f"what {name!r} was fed of 3 of 3 images was found, and their classes: 0, 1, 2; " in found.warnings[-1]
 
 
