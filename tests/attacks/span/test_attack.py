@@ -6,7 +6,6 @@ from torch import nn
 from attacks import InputError, Knowledge, Observation, get_attack
 from tests.attacks.conftest import client as shared_client
 from tests.attacks.conftest import digits, nearest
-from tests.attacks.conftest import mlp as shared_mlp
 from tests.attacks.span.conftest import client, history, mlp, run
 
 MEAN = 0.3  # what the federation subtracts
@@ -395,8 +394,8 @@ def test_a_check_leaves_the_network_as_it_was_and_agrees_with_the_attack():
 
 
 def test_a_network_with_another_activation_than_was_trained_is_asked_about():
-    seen = shared_client(shared_mlp(256, nn.Tanh), digits(8), 5)
-    given = Observation(shared_mlp(256, nn.GELU), seen.pairs, seen.input_shape)
+    seen = shared_client(mlp(activation=nn.Tanh), digits(8), 5)
+    given = Observation(mlp(activation=nn.GELU), seen.pairs, seen.input_shape)
     found = get_attack("span").run(given, Knowledge(pixel_mean=(MEAN,)), torch.Generator().manual_seed(0))
     assert not len(found.images)
     assert found.warnings[-1].endswith("certain: does the network given have the activations of training?")
