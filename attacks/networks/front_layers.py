@@ -132,14 +132,21 @@ def _activation(calls: list[_Call], norm: BatchNorm | None) -> tuple[str, float 
     before, (second,) = calls[: 1 if norm is None else 2], calls[-1:]
     if len(calls) > len(before) + 1:
         raise _OtherFront(f"{calls[-2]} between its first two linear layers")
-    z, fed = before[-1].gave, second.given
-    if z.shape == fed.shape and not torch.equal(z, fed):
-        lowest, value = z.min(), fed.flatten()[z.argmin()]
-        close = CLOSE if z.dtype == torch.float64 else ROUGHLY
-        parameters = {"leaky_relu": float(value / lowest), "elu": float(value / lowest.expm1())}
-        for name, own in ACTIVATIONS.items():
-            parameter = parameters.get(name)
-            found, _ = own(z, None, *(() if parameter is None else (parameter,)))
-            if torch.allclose(found, fed, rtol=close, atol=close):
-                return name, parameter
+    if (found := activation_between(before[-1].gave, second.given)) is not None:
+        return found
     raise _OtherFront(f"no activation that is known ahead of its linear layer {second.name!r}")
+
+
+def activation_between(z: Tensor, fed: Tensor) -> tuple[str, float | None] | None:
+    """Return (name, parameter) of the activation that makes `fed` of `z`; None where none that is known does."""
+    if z.shape != fed.shape or torch.equal(z, fed):
+        return None
+    lowest, value = z.min(), fed.flatten()[z.argmin()]
+    close = CLOSE if z.dtype == torch.float64 else ROUGHLY
+    parameters = {"leaky_relu": float(value / lowest), "elu": float(value / lowest.expm1())}
+    for name, own in ACTIVATIONS.items():
+        parameter = parameters.get(name)
+        found, _ = own(z, None, *(() if parameter is None else (parameter,)))
+        if torch.allclose(found, fed, rtol=close, atol=close):
+            return name, parameter
+    return None

@@ -36,11 +36,20 @@ class PatchEmbedding:
     positions: str | None = None
     rows: Tensor | None = None
 
-    def image(self, patches: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """Return the image (1, C, H, W) if the layer is fed `patches` (P, n)."""
-        pixels = patches.new_zeros(self.source.numel())
-        pixels[self.source.flatten()] = ((patches - self.offset) / self.scale).flatten()
-        return pixels.reshape(1, *shape)
+    def images(self, patches: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """Return the images (M, C, H, W) of which the layer is fed `patches` (M, P, n)."""
+        scale, offset = self.scale.to(patches), self.offset.to(patches)
+        order = self.source.flatten().argsort().to(patches.device)
+        return ((patches - offset) / scale).flatten(1)[:, order].reshape(-1, *shape)
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Return what the layer is fed of images (M, C, H, W): (M, P, n)."""
+        pixels = images.flatten(1)[:, self.source.to(images.device)]
+        return self.scale.to(images) * pixels + self.offset.to(images)
+
+    def embedded(self, state: State, images: Tensor) -> Tensor:
+        """Return E x of the patches of images (M, C, H, W), without bias: (M, P, D)."""
+        return self.patches(images) @ state[self.weight].flatten(1).T.to(images)
 
 
 def find_patch_embedding(model: nn.Module, input_shape: tuple[int, int, int]) -> PatchEmbedding | None:

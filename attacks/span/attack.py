@@ -21,6 +21,7 @@ This file chooses the variant for a network and runs it, round by round where ne
     acceptance.py      accept: as a set, one by one, or fitted in noise
     feature_space/     the same stages for features: network, update, inversion to pixels, search;
                        for a client of one single_image
+    tokens.py          search: tokens of a vision transformer, put together to images
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
                        for what single ones were fed projections and places
     joining.py         one result of several
@@ -53,7 +54,7 @@ from attacks.span.variants.maps import MapVariant, map_networks_of
 from attacks.span.variants.one_hidden import OneHiddenVariant
 from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
-from attacks.span.variants.several_patches import SeveralVariant, networks_of
+from attacks.span.variants.several_patches import several_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.private_set import infer_pixel_mean
 
@@ -155,8 +156,8 @@ class SpanAttack(SearchOptions, Attack):
         layers = () if network is None else network.layers[:2]
         needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
         if network is None or len(layers) < 2 or not needed <= set(observation.trainable):
-            if patches is not None and (own := networks_of(observation, patches)):
-                return SeveralVariant(observation, patches, own)
+            if patches is not None and (several := several_of(observation, patches)) is not None:
+                return several
             if pairs := map_networks_of(observation):
                 check_differentiable(self.name, observation.model, observation.input_shape)
                 return MapVariant(observation, knowledge, pairs)

@@ -362,19 +362,19 @@ class PATCHES(Thresholds):
     pixel_error: float = 0.05  # that is expected of the least squares, pixel range 1: 26 dB
 
 
-class SEVERAL_PATCHES(Thresholds):
-    """Several images of a vision transformer (`attacks.span.variants.several_patches`)."""
+class TOKENS(Thresholds):
+    """Tokens of a vision transformer that are put together to images (`attacks.span.tokens`)."""
 
+    decoys: int = 200  # images of nobody
+    noise: float = 1e-4  # of what LayerNorm is fed, by which a token may miss its equations
+    least_spread: float = 1e-6  # of the largest, of what attention adds to decoys
+    sure: float = 0.3  # of what the second best place leaves: what the best one may leave
+    starts: int = 2  # groupings from random ones, beside that by similar mixtures
+    least_gain: float = 1e-6  # of the misfit, by which an exchange has to lower it
+    rounding: float = 2.0  # times the largest singular value of parameters' rounding: above it is the update
+    same: float = 0.1  # of an image's length: two that are nearer are one
     accepting_share: float = 1e-3  # of decoys' ρ and that of mixtures: of images with a wrong patch 0.006 and more
     most: float = 1e-5  # ρ of an image, mostly below 1e-7. Weights 1.7 times torch's have others at a share of 8e-4
-    rounds: int = 2  # searches from random points
-    repairs: int = 6  # rounds in which patches of candidates are drawn again, while images are missing
-    repaired: int = 4  # candidates of a round
-    near: float = 0.5  # of the length of an accepted image's patch: how far it keeps patches of others away
-    same: float = 0.3  # of a patch's length, by which it is off where it is another image's
-    wrong: float = 3.0  # times the median of a candidate's patches, above which what one leaves is drawn again
-    most_entries: int = 200_000_000  # of the space of images that are possible: 0.8 GB, twice
-    least_asked: float = 1e-6  # of the last layer's largest singular value, below which it is rounding
 
 
 class MOMENTUM(Thresholds):

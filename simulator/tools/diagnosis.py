@@ -16,7 +16,7 @@ from attacks.kernel.regime import KERNEL_REGIME, Linearity, OnImages, UpdateFact
 from attacks.membership import MembershipTest
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.variants.patch_embedding import PatchVariant
-from attacks.span.variants.several_patches import networks_of
+from attacks.span.variants.several_patches import several_of
 from attacks.update.spectrum import infer_image_count
 from simulator.evaluation.candidate_images import spanned, to_input_space
 from simulator.evaluation.image_files import read_truth
@@ -76,7 +76,7 @@ def read_patches(observation: Observation) -> Reconstruction | None:
     generator = torch_generator(0, "diagnosis")
     try:
         shown = PatchVariant(observation, patches).read(generator)
-        if shown.refusal is None and (shown.count or 1) > 1 and networks_of(observation, patches):
+        if shown.refusal is None and (shown.count or 1) > 1 and several_of(observation, patches):
             nothing = torch.zeros(0, *observation.input_shape)
             return Reconstruction(nothing, torch.zeros(0), num_inferred=shown.count)
         return get_attack("span").run(observation, Knowledge(), generator)

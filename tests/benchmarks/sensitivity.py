@@ -57,7 +57,7 @@ NOT_RUN = (
     thresholds.MOMENTUM,
     thresholds.PATCHES,
     thresholds.PLACES,
-    thresholds.SEVERAL_PATCHES,
+    thresholds.TOKENS,
     thresholds.SINGLE_IMAGE,
 )
 

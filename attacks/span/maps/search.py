@@ -81,33 +81,15 @@ class MapCandidates:
         return int((self.residual < self.bound).sum())
 
 
-@dataclass(frozen=True)
-class Aim:
-    """What a search accepts, and when it ends.
-
-    share: of the ρ of what is not private, below which a candidate is accepted.
-    most: ρ below which it has to be in any case.
-    rounds: searches at most.
-    wanted: maps, with which it ends; all that there may be by default.
-    """
-
-    share: float = MAP_SEARCH.accepting_share
-    most: float = math.inf
-    rounds: int = MAP_SEARCH.rounds
-    wanted: int | None = None
-
-
-def find_maps(
-    update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress, aim: Aim = Aim()
-) -> MapCandidates:
+def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress) -> MapCandidates:
     """Find candidates for private maps. decoys: (D, C, H, W), maps at `update.seen` of images that are not private."""
     basis, eigenvalues = _kernel(update, generator)
     size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
-    bound = min(aim.share * _least_wrong(update, by_chance, decoys), aim.most)
+    bound = MAP_SEARCH.accepting_share * _least_wrong(update, by_chance, decoys)
     exact, directions, way = update.to(torch.float64), basis.double(), MAP_SEARCH.way
     points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
-    for _ in range(aim.rounds if len(basis) else 0):
+    for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
         new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
         if not (len(new) or accepted):  # ρ is NaN everywhere: maps of a single pixel are zero without their mean
             break
@@ -120,8 +102,8 @@ def find_maps(
             update, exact = update.on_the_way(way), exact.on_the_way(way)
             points, residual = _best_first(exact, directions, points)
         barren = 0 if accepted > before else barren + 1
-        most = aim.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
-        if accepted >= (aim.wanted or update.most_images) or barren >= most:
+        most = MAP_SEARCH.rounds if update.single_step else MAP_SEARCH.barren if accepted else 1
+        if accepted >= update.most_images or barren >= most:
             break
     if len(points):  # GroupNorm or LayerNorm behind the maps: twice the length has the same ρ, and no length is known
         doubled, once = (rho(exact, scale * (points @ directions)) for scale in (2, 1))
@@ -137,38 +119,6 @@ def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tenso
     residual = rho(update, points @ basis)
     order = _best_distinct(points, residual, len(points))
     return points[order], residual[order]
-
-
-def lowered(
-    update: MapUpdate,
-    candidates: MapCandidates,
-    maps: Tensor,
-    penalty: Callable[[Tensor], Tensor],
-    progress: Progress,
-) -> Tensor:
-    """Lower ρ of `maps` (M, C, H, W) by descent in the candidates' kernel; return the distinct ones, by rising ρ.
-    penalty: (M,) of maps, which is added to ρ on the way."""
-    basis = candidates.basis
-
-    def value(points: Tensor) -> Tensor:
-        return rho(update, points @ basis) + penalty((points @ basis).view(-1, *update.network.shape))
-
-    points = maps.flatten(1) @ basis.T
-    size = float(points.norm(dim=1).mean())
-    points = _descended(value, points, size, MAP_SEARCH.search, progress)
-    order = _best_distinct(points, rho(update, points @ basis), len(points))
-    return (points[order] @ basis).view(-1, *update.network.shape)
-
-
-def with_others(update: MapUpdate, candidates: MapCandidates, maps: Tensor) -> MapCandidates:
-    """Return the candidates after one step, and `maps` (M, C, H, W) at the minimum of ρ that is nearest; the best
-    candidate that is not accepted goes on to its own."""
-    basis, exact, first = candidates.basis.double(), update.to(torch.float64), candidates.num_accepted
-    moved = torch.cat([candidates.maps[first : first + 1], maps])
-    known, points = (part.flatten(1).double() @ basis.T for part in (candidates.maps, moved))
-    size = float(torch.cat([known, points]).norm(dim=1).mean())
-    points, residual = _best_first(exact, basis, torch.cat([known, _polished(exact, basis, points, size)]))
-    return replace(candidates, maps=(points @ basis).view(-1, *update.network.shape).float(), residual=residual)
 
 
 def _least_wrong(update: MapUpdate, by_chance: Tensor, decoys: Tensor) -> float:
@@ -259,7 +209,7 @@ def _descended(
 def _polished(update: MapUpdate, basis: Tensor, points: Tensor, size: float) -> Tensor:
     """Make points (M, d) exact by L-BFGS in float64: near a private map ρ is smooth, and its minimum is zero."""
     scaled = (points / size).requires_grad_()
-    _minimize(lambda: rho(update, size * scaled @ basis).sum(), [scaled])
+    minimize(lambda: rho(update, size * scaled @ basis).sum(), [scaled])
     return size * scaled.detach()
 
 
@@ -271,11 +221,11 @@ def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float,
         returned = {key: value for key, value in update.returned.items() if key.startswith(between)}
         update = replace(update, returned=returned)
     scaled, part = (points / size).requires_grad_(), points.new_tensor(way).requires_grad_()
-    _minimize(lambda: (rho(update.on_the_way(part), size * scaled @ basis) / start).sum(), [scaled, part])
+    minimize(lambda: (rho(update.on_the_way(part), size * scaled @ basis) / start).sum(), [scaled, part])
     return size * scaled.detach(), float(part.detach().clamp(0, 1))
 
 
-def _minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
+def minimize(value: Callable[[], Tensor], variables: list[Tensor]) -> None:
     """Move the variables to a minimum of the value nearby, by L-BFGS."""
     search = LBFGS(
         variables,

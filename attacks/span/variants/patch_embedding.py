@@ -19,7 +19,7 @@ one image, and of the update's own size for several; an image is judged by the e
 Several images after one step are searched (`attacks.span.variants.several_patches`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,19 +30,24 @@ from attacks.interface.observation import Observation
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import PATCHES, constants_of
-from attacks.span.variants.several_patches import PatchSignals, SeveralVariant, networks_of
+from attacks.span.variants.several_patches import several_of
 from attacks.update.spectrum import TINY, Spectrum
 
 
 @dataclass(frozen=True)
-class PatchUpdate(PatchSignals):
-    """The update of a patch embedding and its positions, and what shows how many images it holds.
+class PatchUpdate:
+    """The updates of a patch embedding and of learned positions, without weight decay, in float64, and what shows how
+    many images they hold.
 
+    weight: ΔW (D, n).
+    positions: ΔE (P, D), the sum over images of their signals δ_np.
     bias_misfit: ‖Δb − Σ_p ΔE_p‖ / ‖Δb‖, what no weight decay explains of it; None without a trained bias.
     rank: of [ΔW | Δb].
     decay: 1 − κ of W.
     """
 
+    weight: Tensor
+    positions: Tensor
     bias_misfit: float | None
     rank: int
     decay: float
@@ -109,13 +114,15 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
             )
 
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
-        """Find the image; where the update shows several, those that a later layer tells."""
-        evidence = self.read(generator)
-        several = evidence.refusal is None and (evidence.count or 1) > 1
-        networks = networks_of(self.observation, self.embedding) if several else ()
-        if not networks:
-            return super().attack(generator, progress)
-        return SeveralVariant(self.observation, self.embedding, networks, evidence).attack(generator, progress)
+        """Find the image; where the update is not that of one, the images that later layers tell."""
+        found = super().attack(generator, progress)
+        if len(found.images) or self.read(generator).refusal is not None:
+            return found
+        several = several_of(self.observation, self.embedding)
+        if several is None:
+            return found
+        others = several.attack(generator, progress)
+        return replace(others, num_inferred=others.num_inferred or found.num_inferred)
 
     def read(self, generator: torch.Generator) -> PatchUpdate:
         """Read the updates of the embedding and of its positions, without weight decay."""
@@ -154,7 +161,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         self, evidence: PatchUpdate, candidates: SolvedPatches, generator: torch.Generator, progress: Progress
     ) -> Acceptance:
         """Accept the image, if least squares leave no more than rounding. residual: expected error of a pixel."""
-        image = self.embedding.image(candidates.patches, self.observation.input_shape)
+        image = self.embedding.images(candidates.patches[None], self.observation.input_shape)
         facts: Facts = constants_of(PATCHES) | {
             "patches": float(len(evidence.positions)),
             "decay": evidence.decay,

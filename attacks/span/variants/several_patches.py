@@ -1,252 +1,226 @@
 """The span attack on vision transformers whose client has several images, after one step of SGD.
 
-The update of the patch embedding spans the patches of all images, which says which images are possible: those whose
-patches lie in that span. A later layer, as the second one of the first block's MLP, tells the private ones among them,
-as its update spans what they made there (`attacks.span.maps`). A local minimum of that test is mostly a private image
-with some of its patches wrong, so that an image counts only where rounding alone is left.
-
-**The last image** needs no search. Once the others are known, their part of every update is linear in a few unknowns:
-what the loss asked of each output,
-
-    δ_np = Σ_k g_nk ∂f_k(x_n) / ∂z_np,
-
-z_np the token at position p. With C the column space of what their patches leave of ΔW, which δ of the last image
-alone spans, ΔE_p − Σ_n δ_np lies in C for every p: a least squares in g. The update without them is that of a client of
-one, which gives its image in closed form (`attacks.span.variants.patch_embedding`).
+Every token passes by itself through the two linear layers behind the first attention. To them, all tokens of all images
+are what images are to an MLP, and come back as those do (`attacks.span.variants.pixels`): exactly, and without saying
+where they belong. `attacks.span.tokens` finds their places and patches by linear algebra, and which of them make an
+image. Patches whose tokens did not come back are found last, from the update of the second layer: what a private image
+feeds it lies in its row space, so that the share ρ that lies outside is rounding.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.base import Facts, Progress, Reconstruction
+from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.interface.torch_tools import cast_state
-from attacks.networks.probing import find_output_layer, run_network
+from attacks.networks.token_layers import TokenLayers, find_token_layers
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.maps.inversion import PixelSpace
-from attacks.span.maps.network import MapNetwork
-from attacks.span.maps.patches import geometry
-from attacks.span.maps.search import Aim, MapCandidates, find_maps, lowered, with_others
-from attacks.span.maps.update import MapUpdate, read_update
+from attacks.span.maps.search import minimize
+from attacks.span.maps.update import rounding_of
+from attacks.span.search.candidates import SearchOptions
+from attacks.span.search.descent import first_of_near
 from attacks.span.stages import Acceptance, Refusal, Variant
-from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, SEVERAL_PATCHES, constants_of
-from attacks.span.variants.maps import map_networks_of
+from attacks.span.thresholds import TOKENS, constants_of
+from attacks.span.tokens import TokenImages
+from attacks.span.variants.pixels import PixelVariant
 
 
 @dataclass(frozen=True)
-class PatchSignals:
-    """The updates of a patch embedding and of learned positions, without weight decay, in float64.
+class TokenUpdate:
+    """What the updates of a patch embedding and of the layers behind it show of a client's tokens.
 
-    weight: ΔW (D, n).
-    positions: ΔE (P, D), the sum over images of their signals δ_np.
+    images: how images follow from their patches.
+    tested: (R, W), orthonormal rows of the second layer's update.
+    count: N, None where the updates are not those of one step on few enough images.
+    most: the largest number of images that the layers tell.
+    warnings: on other rounds.
     """
 
-    weight: Tensor
-    positions: Tensor
-
-
-@dataclass(frozen=True)
-class SeveralUpdate:
-    """What two layers' updates show of the images: the span of their patches, and of what they made later.
-
-    maps: of the embedding, whose maps are the images, and of the later layer.
-    entries: of the space of images that the embedding allows, all written down.
-    """
-
-    maps: MapUpdate
-    entries: int
+    images: TokenImages
+    tested: Tensor
+    count: int | None
+    most: int
+    warnings: tuple[str, ...] = ()
 
     @property
     def refusal(self) -> Refusal | None:
         """Why there is nothing to search."""
-        seen = (self.maps.count or 0) * self.maps.network.tested_positions
-        if not 0 < self.maps.ranks[1] <= seen:
-            return Refusal(
-                "nothing returned: the update of the patch embedding is not that of one step of SGD on at most "
-                f"{self.maps.network.most_images} images, of which alone several are told apart"
-            )
-        if self.entries > SEVERAL_PATCHES.most_entries:
-            return Refusal(
-                f"nothing returned: the update shows {self.maps.count} images, and the space of possible ones takes "
-                f"{self.entries:.1e} numbers, above {SEVERAL_PATCHES.most_entries:.1e}"
-            )
-        return None
+        if self.count is not None:
+            return None
+        return Refusal(
+            "nothing returned: the update of the patch embedding is not that of one step of SGD on at most "
+            f"{self.most} images, of which alone several are told apart"
+        )
+
+    def rho(self, points: Tensor) -> Tensor:
+        """Compute ρ (M,) of images by the coordinates of their patches (M, P, k): the share of what the second layer is
+        fed that lies outside the rows of its update."""
+        fed = self.images.layers.run(self.images.state, self.images.images(points)).second
+        return 1 - (fed @ self.tested.T).square().sum((1, 2)) / fed.square().sum((1, 2))
 
 
 @dataclass(frozen=True)
-class SeveralVariant(Variant[SeveralUpdate, MapCandidates]):
-    """Images whose patches lie in the span of the embedding's update, and that a later layer's update holds.
+class TokenCandidates:
+    """Images by the coordinates of their patches, best first.
 
-    networks: pairs of layers, the first of which is the embedding.
-    signals: None where no positions are learned; the last image is then searched as the others are.
+    points: (M, P, k).
+    residual: (M,), their ρ.
+    bound: ρ below which an image is accepted.
+    tokens: (J, D), what the first layer was fed.
+    placed: how many of them have a certain place.
     """
+
+    points: Tensor
+    residual: Tensor
+    bound: float
+    tokens: Tensor
+    placed: int
+
+
+@dataclass(frozen=True)
+class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
+    """Images of which all tokens, put together, are what the layers were fed."""
 
     observation: Observation
     embedding: PatchEmbedding
-    networks: tuple[MapNetwork, ...]
-    signals: PatchSignals | None = None
+    layers: TokenLayers
 
-    def read(self, generator: torch.Generator) -> SeveralUpdate:
-        """Read the spans of the patches, and of what the later layer saw of them."""
-        maps = read_update(self.observation, self.networks)
-        return SeveralUpdate(maps, maps.network.positions * maps.ranks[0] * math.prod(maps.network.shape))
+    def read(self, generator: torch.Generator) -> TokenUpdate:
+        """Read the spans of the patches, of what attention mixed, and of what the second layer was fed."""
+        observation, warnings = self.observation.one_round()
+        layers, own = self.layers, self.embedding
+        device = observation.initial[own.weight].device
+        state = cast_state(observation.initial, device, torch.float64)
+        decoys = PixelSpace(observation.input_shape, None).decoys(TOKENS.decoys, generator).to(device, torch.float64)
+        names = (own.weight, layers.layers.weights[0], f"{layers.projection}.weight", layers.layers.weights[1])
+        embedded, fed, mixed, tested = (_rows(observation, name) for name in names)
+        # where a patch has fewer pixels than there are tokens, all of its directions are there
+        whole, patches, number, width = embedded.shape[1], len(own.source), layers.count, fed.shape[1]
+        open_ended = not len(embedded) or len(embedded) == whole
+        count = math.ceil(len(fed) / number) if open_ended else len(embedded) / patches
+        shown = count if count >= 1 and count == int(count) and len(fed) <= count * number < width else 0
+        most = int(shown * number)
+        if open_ended:
+            embedded = torch.eye(whole, dtype=torch.float64, device=device)
+        images = TokenImages(layers, own, state, observation.input_shape, embedded, mixed[:most], decoys)
+        return TokenUpdate(images, tested[:most], int(shown) or None, (width - 1) // number, warnings)
 
-    def search(self, evidence: SeveralUpdate, generator: torch.Generator, progress: Progress) -> MapCandidates:
-        """Find what the embedding is fed at the minima of ρ; the last image in closed form, if it alone is missing."""
-        maps = evidence.maps
-        assert maps.count is not None
-        decoys = PixelSpace(self.observation.input_shape, None).decoys(MAP_SEARCH.decoys, generator)
-        with torch.no_grad():
-            fed = maps.network.maps(maps.seen, decoys.to(maps.holds.filters))
-            wanted = maps.count if self.signals is None else max(1, maps.count - 1)
-            aim = Aim(SEVERAL_PATCHES.accepting_share, SEVERAL_PATCHES.most, SEVERAL_PATCHES.rounds, wanted)
-            found = find_maps(maps, fed, generator, progress, aim)
-            for _ in range(SEVERAL_PATCHES.repairs):
-                if found.num_accepted >= wanted:
-                    break
-                accepted = found.maps[: found.num_accepted]
-                penalty = partial(self._alike, maps, accepted)
-                lower = lowered(maps, found, self._starts(maps, found, generator), penalty, progress)
-                others = self._of_others(maps, lower, accepted)
-                found = with_others(maps, found, others[: maps.count + MAP_SEARCH.polished_besides])
-            if self.signals is None or found.num_accepted != maps.count - 1:
-                return found
-            return with_others(maps, found, self._last(self.signals, maps, found.maps[: found.num_accepted]))
+    def search(self, evidence: TokenUpdate, generator: torch.Generator, progress: Progress) -> TokenCandidates:
+        """Find all tokens, put them together, and move the images to the minimum of ρ that is nearest."""
+        assert evidence.count is not None
+        images, bound = evidence.images, self._bound(evidence)
+        tokens = self._tokens.attack(generator, progress).images.flatten(1).to(images.patches)
+        placed = images.placed(tokens)
+        points = images.decoys.new_zeros(0, len(self.embedding.source), len(images.patches))
+        if len(placed.places):
+            points = images.of_groups(placed, images.grouped(placed, evidence.count, generator))
+            points = points[points.flatten(1).any(1)]
+        ends = []
+        for done, start in enumerate(points):
+            progress(done, len(points), math.nan)
+            end = start[None].clone().requires_grad_()
+            minimize(partial(_total, evidence, end), [end])
+            ends.append(end.detach())
+        points, residual = self._best_first(evidence, torch.cat([*ends, points[:0]]))
+        return TokenCandidates(points, residual, bound, tokens, len(placed.places))
 
     def accept(
-        self, evidence: SeveralUpdate, candidates: MapCandidates, generator: torch.Generator, progress: Progress
+        self, evidence: TokenUpdate, candidates: TokenCandidates, generator: torch.Generator, progress: Progress
     ) -> Acceptance:
-        """Accept the images below the bound, no more of them than there are; residual: their ρ."""
-        maps = evidence.maps
-        assert maps.count is not None
-        accepted, residual = min(candidates.num_accepted, maps.count), candidates.residual
-        next_one = float(residual[accepted]) if len(residual) > accepted else math.nan
-        facts: Facts = constants_of(MAP_KERNEL, MAP_SEARCH, SEVERAL_PATCHES) | {
-            "tested_by": maps.network.second,
-            "rho_accepted": float(residual[:accepted].max()) if accepted else math.nan,
-            "rho_next": next_one,
+        """Accept the images below the bound; residual: their ρ. The tokens are features where images are missing."""
+        assert evidence.count is not None
+        residual, good = candidates.residual, candidates.residual < candidates.bound
+        images = evidence.images.images(candidates.points).float()
+        found, tokens = int(good.sum()), candidates.tokens.float()
+        facts: Facts = constants_of(TOKENS) | {
+            "layer": self.layers.names[2],
+            "tested_by": self.layers.names[3],
+            "tokens": float(len(tokens)),
+            "tokens_placed": float(candidates.placed),
+            "rho_accepted": float(residual[good].max()) if found else math.nan,
+            "rho_next": float(residual[~good].min()) if bool((~good).any()) else math.nan,
             "rho_bound": candidates.bound,
         }
         reason = None
-        if accepted < maps.count:
+        if found < evidence.count:
             reason = (
-                f"{maps.count - accepted} of {maps.count} images were not found: the lowest ρ of any other is "
-                f"{next_one:.2g}, and has to be below {candidates.bound:.2g}"
+                f"{evidence.count - found} of {evidence.count} images were not found: {len(tokens)} tokens that "
+                f"{self.layers.names[2]!r} was fed came back, and {candidates.placed} of them tell their places"
             )
-        images = self._images(maps, candidates.maps[:accepted])
-        others = self._of_others(maps, candidates.maps[accepted:], candidates.maps[:accepted])
-        held = self._images(maps, others[: maps.count - accepted])
-        return Acceptance(images, residual[:accepted], reason, facts=facts, held=held)
+        accepted = Acceptance(images[good], residual[good].float(), reason, facts=facts, held=images[~good])
+        return replace(accepted, features=tokens if len(tokens) and found < evidence.count else None)
 
-    def report(self, evidence: SeveralUpdate, acceptance: Acceptance) -> Reconstruction:
+    def report(self, evidence: TokenUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return the images, with their ρ as residual."""
-        maps = evidence.maps
-        return acceptance.reported(self.observation.input_shape, maps.warnings, num_inferred=maps.count)
+        return acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
 
     @cached_property
-    def _round(self) -> Observation:
-        return self.observation.one_round()[0]
+    def _tokens(self) -> PixelVariant:
+        """The attack on what the two layers are fed, as if it were images."""
+        observation, _ = self.observation.one_round()
+        width = observation.initial[self.layers.layers.weights[0]].shape[1]
+        tokens = replace(observation, input_shape=(1, 1, width))
+        return PixelVariant(tokens, Knowledge(), SearchOptions(), self.layers.layers, False)
 
-    def _images(self, maps: MapUpdate, fed: Tensor) -> Tensor:
-        """Return the images (M, C, H, W) of which the embedding is fed `fed` (M, C, H, W)."""
-        patches, shape = _patches(maps, fed).mT.double().cpu(), self.observation.input_shape
-        return torch.cat([self.embedding.image(one, shape) for one in patches]).to(fed) if len(fed) else fed
+    @torch.no_grad()
+    def _best_first(self, evidence: TokenUpdate, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (the distinct ones of images (M, P, k), by rising ρ, their ρ)."""
+        if not len(points):
+            return points, points.new_zeros(0)
+        residual = evidence.rho(points)
+        order = residual.argsort(stable=True)
+        flat = points[order].flatten(1)
+        kept = order[first_of_near(torch.cdist(flat, flat) < TOKENS.same * flat.norm(dim=1))]
+        return points[kept], residual[kept]
 
-    def _alike(self, maps: MapUpdate, accepted: Tensor, candidates: Tensor) -> Tensor:
-        """Compute the share (M,) of the patches of candidates (M, C, H, W) that are those of an accepted one (A, C, H,
-        W), all but a Gaussian of their distance: most random points end at the images of the largest signals."""
-        known, others = _patches(maps, accepted), _patches(maps, candidates)
-        apart = (others[:, None] - known[None]).square().sum(2) / known.square().sum(1)
-        return torch.exp(-apart / SEVERAL_PATCHES.near**2).mean(2).sum(1)
-
-    def _of_others(self, maps: MapUpdate, candidates: Tensor, accepted: Tensor) -> Tensor:
-        """Return the candidates (M, C, H, W) without those that have most patches of an accepted one (A, C, H, W)."""
-        known, others = _patches(maps, accepted), _patches(maps, candidates)
-        apart = (others[:, None] - known[None]).norm(dim=2) / known.norm(dim=1)
-        same = (apart < SEVERAL_PATCHES.same).float().mean(2) > 0.5
-        return candidates[~same.any(1)]
-
-    def _starts(self, maps: MapUpdate, found: MapCandidates, generator: torch.Generator) -> Tensor:
-        """Draw points of the kernel (S, C, H, W) to descend from: of random patches, and copies of the best candidates
-        of other images that keep those whose part of the later layer's input lies in its span as well as most."""
-        points = torch.randn(MAP_SEARCH.starts, len(found.basis), generator=generator).to(found.basis)
-        drawn = (points @ found.basis).view(-1, *maps.network.shape)
-        drawn = drawn * (found.maps.flatten(1).norm(dim=1).mean() / drawn.flatten(1).norm(dim=1)).view(-1, 1, 1, 1)
-        first = found.num_accepted
-        others = self._of_others(maps, found.maps[first:], found.maps[:first])[: SEVERAL_PATCHES.repaired]
-        if not len(others):
-            return drawn
-        fed = maps.network.between(maps.seen, others)
-        left = 1 - maps.tests.coefficients(fed).square().sum(1) / fed.square().sum(1)
-        shares = left.flatten(1)[:, self._tokens(maps, others[:1])]
-        wrong = shares > SEVERAL_PATCHES.wrong * shares.median(1, keepdim=True).values
-        where = _put_back(maps, wrong[:, None].to(others).expand(-1, maps.holds.filters[0].numel(), -1)) > 0
-        copied = torch.arange(len(drawn), device=drawn.device) % len(others)
-        return torch.where(where[copied], drawn, others[copied])
-
-    def _tokens(self, maps: MapUpdate, image: Tensor) -> Tensor:
-        """Find the later position that each patch moves most, (P,), of what the embedding is fed (1, C, H, W)."""
-        patches = _patches(maps, image)
-        changed = patches + torch.eye(patches.shape[2]).to(image)[:, None] * patches.std()
-        fed = maps.network.between(maps.seen, torch.cat([image, _put_back(maps, changed)])).flatten(2)
-        return (fed[1:] - fed[:1]).square().sum(1).argmax(1)
-
-    def _last(self, signals: PatchSignals, maps: MapUpdate, found: Tensor) -> Tensor:
-        """Find what the embedding is fed of the one image missing beside those found (M, C, H, W): (1, C, H, W)."""
-        patches = _patches(maps, found).mT.to(signals.weight)
-        known = torch.linalg.qr(patches.flatten(0, 1).T)[0]
-        left = signals.weight - signals.weight @ known @ known.T
-        own = torch.linalg.svd(left, full_matrices=False)[0][:, : len(signals.positions)]
-
-        def outside(rows: Tensor) -> Tensor:
-            return rows - rows @ own @ own.T
-
-        slopes = torch.stack([self._slopes(image) for image in self._images(maps, found)]).to(signals.weight)
-        unknowns = outside(slopes).flatten(2).flatten(0, 1).T
-        asked = torch.linalg.lstsq(unknowns, outside(signals.positions).flatten()[:, None]).solution
-        parts = (asked.view(*slopes.shape[:2], 1, 1) * slopes).sum(1)
-        weight = signals.weight - torch.einsum("apd,apn->dn", parts, patches)
-        last = torch.linalg.lstsq((signals.positions - parts.sum(0)).T, weight).solution
-        return _put_back(maps, last.T[None]).to(found)
-
-    def _slopes(self, image: Tensor) -> Tensor:
-        """Return ∂f/∂z (B, P, D) of an image (C, H, W), f along each direction in which its outputs can be asked."""
-        own, model, sent = self.embedding, self.observation.model, self._round.initial
-        assert own.positions is not None and own.rows is not None
-        state = cast_state(sent, sent[own.weight].device, torch.float64)
-        positions = state[own.positions].requires_grad_()
-        with torch.enable_grad():
-            outputs = run_network(model, {**state, own.positions: positions}, image[None].to(positions)).flatten()
-            asked = [outputs @ direction for direction in self._asked(outputs)]
-            slopes = [torch.autograd.grad(one, positions, retain_graph=True)[0] for one in asked]
-        return torch.stack(slopes).reshape(len(slopes), -1, len(sent[own.weight]))[:, own.rows]
-
-    def _asked(self, outputs: Tensor) -> Tensor:
-        """Return directions (B, K) in which the losses' derivatives by the outputs (K,) lie: those in which the last
-        layer moved, where it is linear, else all."""
-        layer = find_output_layer(self.observation.model, self.observation.input_shape)
-        if layer is None or f"{layer}.weight" not in self.observation.trainable:
-            return torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
-        update = self._round.delta()[f"{layer}.weight"].to(outputs)
-        left, values, _ = torch.linalg.svd(update, full_matrices=False)
-        return left[:, values > SEVERAL_PATCHES.least_asked * values[0]].T
+    @torch.no_grad()
+    def _bound(self, evidence: TokenUpdate) -> float:
+        """Compute the ρ below which an image is accepted: a small share of that of decoys, and of what mixtures of two
+        leave, their mean and every other patch of one in the other, of what the network makes of both."""
+        images = evidence.images
+        points = images.points(images.decoys)
+        one, other = points.chunk(2)
+        checkered = torch.arange(points.shape[1], device=points.device)[:, None] % 2 == 0
+        fed = [
+            images.layers.run(images.state, images.images(part)).second for part in (one, other, torch.zeros_like(one))
+        ]
+        basis = torch.linalg.qr(torch.stack(fed, 3))[0]
+        left = []
+        for mixture in ((one + other) / 2, torch.where(checkered, one, other)):
+            made = images.layers.run(images.state, images.images(mixture)).second[..., None]
+            missed = (made - basis @ (basis.mT @ made)).square().flatten(1).sum(1)
+            left.append(missed / made.square().flatten(1).sum(1))
+        wrong = min(float(part.median()) for part in (evidence.rho(points), torch.minimum(*left)))
+        return min(TOKENS.accepting_share * wrong, TOKENS.most)
 
 
-def _patches(maps: MapUpdate, fed: Tensor) -> Tensor:
-    """Return what the embedding multiplies of what it is fed (M, C, H, W): (M, n, P)."""
-    return F.unfold(fed, *geometry(maps.network.convolution(maps.network.first)))
+def _total(evidence: TokenUpdate, points: Tensor) -> Tensor:
+    return evidence.rho(points).sum()
 
 
-def _put_back(maps: MapUpdate, patches: Tensor) -> Tensor:
-    """Return what the embedding is fed (M, C, H, W) of patches (M, n, P), which do not overlap."""
-    return F.fold(patches, maps.network.shape[1:], *geometry(maps.network.convolution(maps.network.first)))
+def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVariant | None:
+    """Return the variant for a network whose layers behind a patch embedding were trained; None for others."""
+    layers = find_token_layers(observation.model, observation.input_shape, embedding)
+    if layers is None:
+        return None
+    needed = {*layers.layers.weights, *layers.layers.biases, f"{layers.projection}.weight"}
+    width = observation.initial[layers.layers.weights[0]].shape[1]
+    fits = needed <= set(observation.trainable) and layers.count < width
+    return SeveralVariant(observation, embedding, layers) if fits else None
 
 
-def networks_of(observation: Observation, embedding: PatchEmbedding) -> tuple[MapNetwork, ...]:
-    """Find the pairs whose first layer is a patch embedding by convolution, and both of which were trained."""
-    return tuple(pair for pair in map_networks_of(observation) if f"{pair.first}.weight" == embedding.weight)
+def _rows(observation: Observation, name: str) -> Tensor:
+    """Return the orthonormal rows (R, in) of a weight's update, those above the rounding of its parameters; none of a
+    frozen one."""
+    if name not in observation.trainable:
+        return observation.initial[name].double().flatten(1)[:0]
+    update = observation.delta()[name].double().flatten(1)
+    _, values, rows = torch.linalg.svd(update, full_matrices=False)
+    rounding = rounding_of(observation.pairs[0][1][name].float().flatten(1))
+    return rows[values > TOKENS.rounding * rounding]

@@ -1,7 +1,5 @@
 """Several images of a client that trains a vision transformer for one step, and one behind fixed positions."""
 
-from dataclasses import replace
-
 import pytest
 import skimage.data
 import torch
@@ -9,15 +7,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import Knowledge, Observation
-from attacks.base import silent
+from attacks.networks.token_layers import find_token_layers
 from attacks.networks.vision_transformer import find_patch_embedding
-from attacks.span.maps.inversion import PixelSpace
-from attacks.span.maps.search import Aim, find_maps, rho
-from attacks.span.thresholds import SEVERAL_PATCHES
-from attacks.span.variants.patch_embedding import PatchVariant
-from attacks.span.variants.several_patches import SeveralVariant, networks_of
+from attacks.span.tokens import NONE, PlacedTokens
+from attacks.span.variants.several_patches import several_of
 from tests.attacks.span.conftest import run
-from tests.attacks.span.variants.test_patch_embedding import client, psnr
+from tests.attacks.span.variants.test_patch_embedding import client
 
 SIDE, PATCH, WIDTH = 32, 8, 96
 SHAPE, PLACES = (3, SIDE, SIDE), (SIDE // PATCH) ** 2
@@ -46,33 +41,51 @@ def photographs(count):
     return torch.stack([F.avg_pool2d(picture[:, row : row + 256, column : column + 256], 8) for row, column in corners])
 
 
-def observed(count, steps=1, frozen=False):
+def observed(count, steps=1, frozen=()):
     model, private = Transformer(), photographs(count)
-    model.positions.requires_grad_(not frozen)
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
     own = client(model, private, steps=steps)
     return Observation(own.model, own.pairs, SHAPE), private
 
 
-def variant_of(observation):
-    embedding = find_patch_embedding(observation.model.eval(), SHAPE)
-    signals = PatchVariant(observation, embedding).read(torch.Generator())
-    return SeveralVariant(observation, embedding, networks_of(observation, embedding), signals)
+def away(found, private):
+    """Squared error (N,) of the nearest image, a pixel."""
+    return (torch.cdist(private.flatten(1), found.images.flatten(1)).square() / private[0].numel()).amin(1)
 
 
-@pytest.mark.slow
-def test_both_images_come_back_after_one_step_told_nothing():
+def true_tokens(evidence, private):
+    """What the first layer is fed, (N, T, D), and the images by the coordinates of their patches."""
+    images = evidence.images
+    return images.layers.run(images.state, private.double()).first, images.points(private.double())
+
+
+@pytest.fixture(scope="module")
+def two():
     observation, private = observed(2)
+    embedding = find_patch_embedding(observation.model.eval(), SHAPE)
+    with torch.no_grad():
+        return several_of(observation, embedding).read(torch.Generator().manual_seed(0)), private
+
+
+@pytest.mark.parametrize("frozen", [(), ("positions",)])
+def test_both_images_come_back_after_one_step_told_nothing(frozen):
+    observation, private = observed(2, frozen=frozen)
     found = run(observation, Knowledge())
     assert len(found.images) == found.num_inferred == 2 and not len(found.held)
-    away = torch.cdist(private.flatten(1), found.images.flatten(1)).square() / private[0].numel()
-    assert bool((away.amin(1) < 1e-5).all())
+    assert bool((away(found, private) < 1e-5).all())
 
 
-@pytest.mark.slow
-def test_an_image_behind_fixed_positions_comes_back_after_one_step():
-    observation, private = observed(1, frozen=True)
+def test_patches_of_more_pixels_than_a_token_has_numbers_are_open_behind_a_frozen_embedding():
+    observation, _ = observed(2, frozen=("embedding.weight", "embedding.bias"))
     found = run(observation, Knowledge())
-    assert len(found.images) == 1 and psnr(found, private) > 50
+    assert not len(found.images) and found.num_inferred == 2 and found.num_features
+
+
+def test_an_image_behind_fixed_positions_comes_back_after_one_step():
+    observation, private = observed(1, frozen=("positions",))
+    found = run(observation, Knowledge())
+    assert len(found.images) == 1 and float(away(found, private)) < 1e-5
 
 
 def test_several_steps_are_refused():
@@ -80,29 +93,44 @@ def test_several_steps_are_refused():
     assert not len(found.images) and "not that of one step of SGD" in " ".join(found.warnings)
 
 
-def test_the_last_image_follows_from_the_others():
-    """Without a search: two of three images are known, and labels and loss are not."""
-    observation, private = observed(3)
-    variant = variant_of(observation)
-    evidence = variant.read(torch.Generator())
-    last = variant._last(variant.signals, evidence.maps, private[[0, 2]])
-    assert evidence.maps.count == 3 and -10 * (last - private[1:2]).square().mean().log10() > 40
+def test_what_lies_between_patches_and_the_two_layers_is_found_by_running_the_network():
+    model = Transformer().eval()
+    found = find_token_layers(model, SHAPE, find_patch_embedding(model, SHAPE))
+    assert found.names == ("blocks.0.self_attn", "blocks.0.norm2", "blocks.0.linear1", "blocks.0.linear2")
+    assert found.rows.tolist() == list(range(1, PLACES + 1)) and found.count == PLACES + 1
+    assert found.projection == "blocks.0.self_attn.out_proj" and found.layers.activation == "gelu"
 
 
-def test_a_patch_of_another_image_is_too_much_and_is_drawn_again():
-    observation, private = observed(2)
-    variant = variant_of(observation)
-    maps = variant.read(torch.Generator()).maps
-    generator = torch.Generator().manual_seed(0)
+def test_a_token_tells_its_place_and_its_patch_and_another_vector_tells_none(two):
+    evidence, private = two
+    tokens, points = true_tokens(evidence, private)
+    placed = evidence.images.placed(tokens.flatten(0, 1))
+    assert placed.places.tolist() == 2 * list(range(PLACES + 1))
+    patches = placed.patches.unflatten(0, (2, -1))[:, 1:]
+    assert float((patches - points).norm() / points.norm()) < 1e-3
+    mixtures = tokens[0] + tokens[1] + tokens[0].roll(1, 0)
+    assert not len(evidence.images.placed(mixtures).places)
+
+
+def test_tokens_are_grouped_by_what_attention_made_of_their_image(two):
+    evidence, private = two
+    tokens, _ = true_tokens(evidence, private)
+    order = torch.randperm(2 * (PLACES + 1), generator=torch.Generator().manual_seed(0))
+    placed = evidence.images.placed(tokens.flatten(0, 1)[order])
+    groups = evidence.images.grouped(placed, 2, torch.Generator().manual_seed(0))
+    of_images = order[groups] // (PLACES + 1)
+    assert (groups != NONE).all() and bool((of_images == of_images[:, :1]).all())
+    fewer = PlacedTokens(placed.places[3:], placed.patches[3:], placed.mixed[3:])
+    assert int((evidence.images.grouped(fewer, 2, torch.Generator().manual_seed(0)) == NONE).sum()) == 3
+
+
+def test_a_patch_of_another_image_is_too_much(two):
+    evidence, private = two
+    observation = observed(2)[0]
+    variant = several_of(observation, find_patch_embedding(observation.model.eval(), SHAPE))
+    _, points = true_tokens(evidence, private)
+    mixed = points.clone()
+    mixed[0, 0] = points[1, 0]
     with torch.no_grad():
-        decoys = PixelSpace(SHAPE, None).decoys(20, generator)
-        found = find_maps(
-            maps, decoys, generator, silent, Aim(SEVERAL_PATCHES.accepting_share, SEVERAL_PATCHES.most, rounds=0)
-        )
-        mixed = private[:1].clone()
-        mixed[..., :PATCH, :PATCH] = private[1:, :, :PATCH, :PATCH]
-        right, wrong = rho(maps, private.flatten(1)), rho(maps, mixed.flatten(1))
-        assert float(right.abs().max()) < found.bound < float(wrong)
-        found = replace(found, maps=mixed, residual=wrong)
-        moved = (variant._starts(maps, found, generator) - mixed).abs().amax(1) > 0
-    assert moved[:, :PATCH, :PATCH].all() and not moved[:, PATCH:, PATCH:].any()
+        bound = variant._bound(evidence)
+        assert float(evidence.rho(points).max()) < bound < float(evidence.rho(mixed[:1]))

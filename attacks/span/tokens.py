@@ -1,0 +1,199 @@
+"""Tokens of a vision transformer, put together to images.
+
+The linear layers of a block are fed tokens as LayerNorm made them, u = γ (t − μ) / σ + β, μ and σ the mean and the
+deviation of t's entries. With what lies in t (`attacks.networks.token_layers`),
+
+    σ (u − β) = γ (E x + e_p + A h − μ),
+
+which is linear in all that is not known: x, which lies in the row space of the patch embedding's update, h, which lies
+in that of the projection's, μ and σ. So a token tells its place p, as other places leave a residual, its patch x, and
+what attention added to it, c = A h. Where there are more unknowns than equations, h is held near that of other images.
+
+Tokens of one image are told by c: attention made it of the image's own patches, so that with one patch of another image
+the network makes another c of all tokens.
+"""
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from attacks.interface.observation import State
+from attacks.networks.token_layers import TokenLayers
+from attacks.networks.vision_transformer import PatchEmbedding
+from attacks.span.thresholds import TOKENS
+
+NONE = -1
+
+
+@dataclass(frozen=True)
+class PlacedTokens:
+    """Tokens whose place in an image is certain.
+
+    places: (J,), p.
+    patches: (J, k), x in terms of the rows that patches lie in; of a class token 0.
+    mixed: (J, D), c.
+    """
+
+    places: Tensor
+    patches: Tensor
+    mixed: Tensor
+
+
+@dataclass(frozen=True)
+class TokenImages:
+    """Images by their patches, and what the network makes of them.
+
+    state: the parameters sent, in float64.
+    shape: (C, H, W) of an image.
+    patches: (k, n), orthonormal rows that patches lie in.
+    mixed: (r, m), orthonormal rows that h lies in.
+    decoys: (M, C, H, W), images of nobody.
+    """
+
+    layers: TokenLayers
+    embedding: PatchEmbedding
+    state: State
+    shape: tuple[int, int, int]
+    patches: Tensor
+    mixed: Tensor
+    decoys: Tensor
+
+    def images(self, points: Tensor) -> Tensor:
+        """Return images (M, C, H, W) of the coordinates (M, P, k) of their patches."""
+        return self.embedding.images(points @ self.patches, self.shape)
+
+    def points(self, images: Tensor) -> Tensor:
+        """Return the coordinates (M, P, k) of the patches of images (M, C, H, W), as far as they lie in the rows."""
+        return self.embedding.patches(images) @ self.patches.T
+
+    def placed(self, tokens: Tensor) -> PlacedTokens:
+        """Find the places, patches and mixtures of tokens (J, D); leave out those whose place is not certain."""
+        known, asked, prior = self._equations
+        left = -(tokens - self._norm[1])
+        left = torch.cat([left, left.new_zeros(len(left), len(prior))], 1)
+        basis = torch.linalg.qr(asked)[0]
+        outside, rest = (part - part @ basis @ basis.T for part in (left, known))
+        sizes = -(outside @ rest.T) / outside.square().sum(1, keepdim=True)  # σ of each token at each place
+        missed = (sizes[..., None] * outside[:, None] + rest).norm(dim=2) / rest.norm(dim=1)
+        ordered, places = missed.sort(1)
+        sure = (ordered[:, 0] < TOKENS.sure * ordered[:, 1]) & (sizes.gather(1, places[:, :1])[:, 0] > 0)
+        places, left = places[sure, 0], left[sure]
+        right = -(sizes[sure].gather(1, places[:, None]) * left + known[places])
+        solved = torch.linalg.lstsq(asked, right.T).solution.T
+        number = len(self.patches)
+        of_patches = torch.isin(places, self.layers.rows.to(places.device))
+        mixed = solved[:, number:-1] @ self._projection.T + self._bias
+        return PlacedTokens(places, solved[:, :number] * of_patches[:, None], mixed)
+
+    def grouped(self, placed: PlacedTokens, count: int, generator: torch.Generator) -> Tensor:
+        """Group tokens to `count` images, (N, T) indices of `placed`, `NONE` where one is missing. The network makes of
+        these images most nearly the c that their tokens have; tokens of a place are exchanged from several starts."""
+        starts = [self._by_mixture(placed, count)]
+        starts += [self._at_random(placed, count, generator) for _ in range(TOKENS.starts)]
+        found = [self._exchanged(placed, start) for start in starts]
+        return min(found, key=lambda one: one[1])[0]
+
+    def of_groups(self, placed: PlacedTokens, groups: Tensor) -> Tensor:
+        """Return the coordinates (N, P, k) of images by their tokens (N, T), 0 where one is missing."""
+        chosen = groups[:, self.layers.rows.to(groups.device)]
+        return placed.patches[chosen.clamp_min(0)] * (chosen != NONE)[..., None]
+
+    def _exchanged(self, placed: PlacedTokens, groups: Tensor) -> tuple[Tensor, float]:
+        """Exchange tokens of the same place between images while that lowers the misfit; return both."""
+        misfit = self._misfit(placed, groups)
+        pairs, changed = list(itertools.combinations(range(len(groups)), 2)), bool(len(groups) > 1)
+        while changed:
+            changed = False
+            for place in range(groups.shape[1]):
+                tried = torch.stack([groups[list(pair)] for pair in pairs])
+                tried[:, :, place] = tried[:, :, place].flip(1)
+                new = self._misfit(placed, tried.flatten(0, 1)).view(len(pairs), 2)
+                gain = torch.stack([misfit[list(pair)].sum() for pair in pairs]) - new.sum(1)
+                best = int(gain.argmax())
+                if gain[best] > TOKENS.least_gain * misfit.sum():
+                    groups[list(pairs[best])], misfit[list(pairs[best])] = tried[best], new[best]
+                    changed = True
+        return groups, float(misfit.sum())
+
+    def _misfit(self, placed: PlacedTokens, groups: Tensor) -> Tensor:
+        """Compute ‖c − c of the network‖² (N,) of images by their tokens (N, T), summed over those that are there."""
+        with torch.no_grad():
+            made = self.layers.run(self.state, self.images(self.of_groups(placed, groups))).mixed
+        apart = (made - placed.mixed[groups.clamp_min(0)]).square().sum(2)
+        return (apart * (groups != NONE)).sum(1)
+
+    def _by_mixture(self, placed: PlacedTokens, count: int) -> Tensor:
+        """Group tokens (N, T) so that those of an image have similar mixtures."""
+        number = len(self._known)
+        groups = torch.full((count, number), NONE, dtype=torch.long, device=placed.places.device)
+        members = [(placed.places == place).nonzero()[:, 0][:count] for place in range(number)]
+        for place in sorted(range(number), key=lambda place: -len(members[place])):
+            own, there = members[place], groups != NONE
+            sums = (placed.mixed[groups.clamp_min(0)] * there[..., None]).sum(1)
+            centres = sums / there.sum(1, keepdim=True).clamp_min(1)
+            tokens, images = linear_sum_assignment(torch.cdist(placed.mixed[own], centres).cpu().numpy())
+            groups[torch.as_tensor(images), place] = own[torch.as_tensor(tokens)]
+        return groups
+
+    def _at_random(self, placed: PlacedTokens, count: int, generator: torch.Generator) -> Tensor:
+        groups = torch.full((count, len(self._known)), NONE, dtype=torch.long, device=placed.places.device)
+        for place in range(groups.shape[1]):
+            own = (placed.places == place).nonzero()[:, 0][:count]
+            groups[torch.randperm(count, generator=generator)[: len(own)], place] = own
+        return groups
+
+    @cached_property
+    def _norm(self) -> tuple[Tensor, Tensor]:
+        """γ and β (D,)."""
+        weight, bias = (self.state.get(f"{self.layers.names[1]}.{part}") for part in ("weight", "bias"))
+        width = len(self.state[self.embedding.weight])
+        one = self.decoys.new_ones(width)
+        return one if weight is None else weight, 0 * one if bias is None else bias
+
+    @cached_property
+    def _projection(self) -> Tensor:
+        """A of the rows that h lies in, (D, r)."""
+        return self.state[f"{self.layers.projection}.weight"] @ self.mixed.T
+
+    @cached_property
+    def _bias(self) -> Tensor:
+        """That of A, (D,), which is a part of c."""
+        bias = self.state.get(f"{self.layers.projection}.bias")
+        return self._projection.new_zeros(len(self._projection)) if bias is None else bias
+
+    @cached_property
+    def _decoy_tokens(self) -> tuple[Tensor, Tensor]:
+        """What decoys' tokens consist of: (e_p and biases (T, D), A h (M, T, D))."""
+        with torch.no_grad():
+            tokens = self.layers.run(self.state, self.decoys)
+        rest = tokens.before - tokens.mixed
+        rest[:, self.layers.rows.to(rest.device)] -= self.embedding.embedded(self.state, self.decoys)
+        return rest.mean(0) + self._bias, tokens.mixed - self._bias
+
+    @property
+    def _known(self) -> Tensor:
+        return self._decoy_tokens[0]
+
+    @cached_property
+    def _equations(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what is known at each place (T, D + r), what the unknowns (x, h, μ) are multiplied by (D + r, k + r +
+        1), and the latter's last rows (r, r): what h is for decoys, as of so many equations more, in their spread."""
+        (fixed, mixed), scale = self._decoy_tokens, self._norm[0]
+        inverse = torch.linalg.pinv(self._projection)
+        parts = mixed @ inverse.T
+        means = parts.mean(0)
+        spread = (parts - means).flatten(0, 1)
+        values, axes = torch.linalg.eigh(spread.T @ spread / len(spread))
+        deviation = values.clamp_min(TOKENS.least_spread * values.max()).sqrt()
+        noise = TOKENS.noise * float((scale * (fixed + mixed)).square().mean().sqrt())
+        prior = noise * (axes / deviation).T
+        embedding = self.state[self.embedding.weight].flatten(1) @ self.patches.T
+        width, number = embedding.shape
+        asked = torch.cat([embedding, self._projection, -embedding.new_ones(width, 1)], 1) * scale[:, None]
+        below = torch.cat([prior.new_zeros(len(prior), number), prior, prior.new_zeros(len(prior), 1)], 1)
+        known = torch.cat([scale * fixed, -(means @ prior.T)], 1)
+        return known, torch.cat([asked, below]), prior
