@@ -371,6 +371,9 @@ class TOKENS(Thresholds):
     sure: float = 0.3  # of what the second best place leaves: what the best one may leave
     starts: int = 2  # groupings from random ones, beside that by similar mixtures
     least_gain: float = 1e-6  # of the misfit, by which an exchange has to lower it
+    spare: int = 2  # beside unknowns x and h of a token: μ and σ
+    clusters: int = 10  # groupings of crowded tokens, from others to begin with
+    least_within: float = 1e-4  # of the largest, of how tokens of an image differ
     rounding: float = 2.0  # times the largest singular value of parameters' rounding: above it is the update
     same: float = 0.1  # of an image's length: two that are nearer are one
     accepting_share: float = 1e-3  # of decoys' ρ and that of mixtures: of images with a wrong patch 0.006 and more

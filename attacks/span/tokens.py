@@ -7,13 +7,17 @@ deviation of t's entries. With what lies in t (`attacks.networks.token_layers`),
 
 which is linear in all that is not known: x, which lies in the row space of the patch embedding's update, h, which lies
 in that of the projection's, μ and σ. So a token tells its place p, as other places leave a residual, its patch x, and
-what attention added to it, c = A h. Where there are more unknowns than equations, h is held near that of other images.
+what attention added to it, c = A h.
 
 Tokens of one image are told by c: attention made it of the image's own patches, so that with one patch of another image
 the network makes another c of all tokens.
+
+**Crowded**, with more unknowns than equations, tokens are grouped first: c differs more from image to image than from
+token to token. Within an image it is then taken for what it is there on average, as far as decoys tell that.
 """
 
 import itertools
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,13 +35,15 @@ NONE = -1
 
 @dataclass(frozen=True)
 class PlacedTokens:
-    """Tokens whose place in an image is certain.
+    """Tokens whose place in an image is known.
 
+    tokens: (J, D), as they were found.
     places: (J,), p.
     patches: (J, k), x in terms of the rows that patches lie in; of a class token 0.
     mixed: (J, D), c.
     """
 
+    tokens: Tensor
     places: Tensor
     patches: Tensor
     mixed: Tensor
@@ -87,7 +93,22 @@ class TokenImages:
         number = len(self.patches)
         of_patches = torch.isin(places, self.layers.rows.to(places.device))
         mixed = solved[:, number:-1] @ self._projection.T + self._bias
-        return PlacedTokens(places, solved[:, :number] * of_patches[:, None], mixed)
+        return PlacedTokens(tokens[sure], places, solved[:, :number] * of_patches[:, None], mixed)
+
+    def put_together(self, tokens: Tensor, count: int, generator: torch.Generator) -> tuple[PlacedTokens, Tensor]:
+        """Find the places and patches of tokens (J, D), and which of them make one of `count` images, (N, T) indices of
+        the former, `NONE` where one is missing. There are none where patches have as many unknowns as tokens numbers.
+        """
+        open_ended = len(self.patches) + TOKENS.spare > len(self.state[self.embedding.weight])
+        if self.crowded and len(tokens) and not open_ended:
+            return self._crowded(tokens, count, generator)
+        placed = self.placed(tokens[:0] if open_ended else tokens)
+        return placed, self.grouped(placed, count, generator) if len(placed.places) else self._empty(count)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are more unknowns than a token tells."""
+        return len(self.patches) + len(self.mixed) + TOKENS.spare > len(self.state[self.embedding.weight])
 
     def grouped(self, placed: PlacedTokens, count: int, generator: torch.Generator) -> Tensor:
         """Group tokens to `count` images, (N, T) indices of `placed`, `NONE` where one is missing. The network makes of
@@ -129,7 +150,7 @@ class TokenImages:
     def _by_mixture(self, placed: PlacedTokens, count: int) -> Tensor:
         """Group tokens (N, T) so that those of an image have similar mixtures."""
         number = len(self._known)
-        groups = torch.full((count, number), NONE, dtype=torch.long, device=placed.places.device)
+        groups = self._empty(count)
         members = [(placed.places == place).nonzero()[:, 0][:count] for place in range(number)]
         for place in sorted(range(number), key=lambda place: -len(members[place])):
             own, there = members[place], groups != NONE
@@ -140,11 +161,52 @@ class TokenImages:
         return groups
 
     def _at_random(self, placed: PlacedTokens, count: int, generator: torch.Generator) -> Tensor:
-        groups = torch.full((count, len(self._known)), NONE, dtype=torch.long, device=placed.places.device)
+        groups = self._empty(count)
         for place in range(groups.shape[1]):
             own = (placed.places == place).nonzero()[:, 0][:count]
             groups[torch.randperm(count, generator=generator)[: len(own)], place] = own
         return groups
+
+    def misses(self, points: Tensor, placed: PlacedTokens, groups: Tensor) -> Tensor:
+        """Compute ‖u − u of the network‖², summed over the tokens (N, T) that images (N, P, k) have."""
+        made = self.layers.run(self.state, self.images(points)).first
+        return ((made - placed.tokens[groups.clamp_min(0)]).square().sum(2) * (groups != NONE)).sum()
+
+    def _crowded(self, tokens: Tensor, count: int, generator: torch.Generator) -> tuple[PlacedTokens, Tensor]:
+        """Group tokens by what of c no patch and no μ can reach, then find their patches with the c of their group."""
+        fixed, mixed = self._decoy_tokens
+        scale, shift = self._norm
+        mean = mixed.mean((0, 1))
+        known = scale * (fixed + mixed.mean(0) - mean)
+        between = scale * (mixed.mean(1) - mean)
+        within = scale * (mixed - mixed.mean(1, keepdim=True) - mixed.mean(0) + mean).flatten(0, 1)
+        reach = scale[:, None] * torch.cat([self._embedded, self._embedded.new_ones(len(scale), 1)], 1)
+        outside = torch.linalg.svd(reach)[0][:, reach.shape[1] :]
+        seen = outside @ _whitening(within @ outside)
+        points, number = (tokens - shift) @ seen, len(fixed)
+        prior = (scale * mean) @ seen
+        found = [_clusters(points, known @ seen, float(prior.norm()), count, generator) for _ in range(TOKENS.clusters)]
+        own, slots, centres, _ = min(found, key=lambda one: one[3])
+        images, places = slots // number, slots % number
+        # what is seen of an image's c says the rest, as it does of decoys; noise is what its tokens leave of the mean
+        spread = between.T @ between / len(between)
+        noise = torch.eye(seen.shape[1], dtype=seen.dtype, device=seen.device) / number
+        lifted = scale * mean + (centres - prior) @ torch.linalg.solve(seen.T @ spread @ seen + noise, seen.T @ spread)
+        right = -(known[places] + lifted[images])
+        asked = torch.cat([reach.expand(len(own), -1, -1), (shift - tokens[own])[..., None]], 2)
+        patches = torch.linalg.lstsq(asked, right[..., None]).solution[:, : len(self.patches), 0]
+        of_patches = torch.isin(places, self.layers.rows.to(places.device))
+        groups = self._empty(count)
+        groups[images, places] = torch.arange(len(own), device=own.device)
+        return PlacedTokens(tokens[own], places, patches * of_patches[:, None], lifted[images] / scale), groups
+
+    def _empty(self, count: int) -> Tensor:
+        return torch.full((count, self.layers.count), NONE, dtype=torch.long, device=self.patches.device)
+
+    @cached_property
+    def _embedded(self) -> Tensor:
+        """E of the rows that patches lie in, (D, k)."""
+        return self.state[self.embedding.weight].flatten(1) @ self.patches.T
 
     @cached_property
     def _norm(self) -> tuple[Tensor, Tensor]:
@@ -191,9 +253,42 @@ class TokenImages:
         deviation = values.clamp_min(TOKENS.least_spread * values.max()).sqrt()
         noise = TOKENS.noise * float((scale * (fixed + mixed)).square().mean().sqrt())
         prior = noise * (axes / deviation).T
-        embedding = self.state[self.embedding.weight].flatten(1) @ self.patches.T
-        width, number = embedding.shape
-        asked = torch.cat([embedding, self._projection, -embedding.new_ones(width, 1)], 1) * scale[:, None]
+        width, number = self._embedded.shape
+        asked = torch.cat([self._embedded, self._projection, -scale.new_ones(width, 1)], 1) * scale[:, None]
         below = torch.cat([prior.new_zeros(len(prior), number), prior, prior.new_zeros(len(prior), 1)], 1)
         known = torch.cat([scale * fixed, -(means @ prior.T)], 1)
         return known, torch.cat([asked, below]), prior
+
+
+def _whitening(spread: Tensor) -> Tensor:
+    """Return a matrix (q, q) that makes rows (M, q) of zero mean as long in all directions."""
+    values, axes = torch.linalg.eigh(spread.T @ spread / len(spread))
+    return axes / values.clamp_min(TOKENS.least_within * values.max()).sqrt()
+
+
+def _clusters(
+    points: Tensor, known: Tensor, length: float, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Assign points y (J, q) to the places (T, q) of `count` images, σ y = place + centre of its image, one to each at
+    most: (points (J',), slots (J',) of N·T, centres (N, q), what they leave). length: of centres at first."""
+    ways, squares = torch.nn.functional.normalize(points, dim=1), points.square().sum(1, keepdim=True)
+    chosen = [int(torch.randint(len(points), (1,), generator=generator))]
+    while len(chosen) < count:
+        apart = (1 - ways @ ways[chosen].T).amin(1).clamp_min(TOKENS.least_gain)
+        chosen.append(int(torch.multinomial(apart.cpu(), 1, generator=generator)))
+    centres, left = length * ways[chosen], math.inf
+    while True:
+        targets = (centres[:, None] + known).flatten(0, 1)
+        along = points @ targets.T
+        sizes = (along / squares).clamp_min(0)
+        costs = targets.square().sum(1) - 2 * sizes * along + sizes.square() * squares
+        own, slots = (
+            torch.as_tensor(part, device=points.device) for part in linear_sum_assignment(costs.cpu().numpy())
+        )
+        total = float(costs[own, slots].sum())
+        if total > left * (1 - TOKENS.least_gain):
+            return own, slots, centres, left
+        images, left = slots // len(known), total
+        seen = sizes[own, slots, None] * points[own] - known[slots % len(known)]
+        sums = torch.zeros_like(centres).index_add(0, images, seen)
+        centres = sums / torch.bincount(images, minlength=count).clamp_min(1)[:, None]

@@ -8,8 +8,9 @@ feeds it lies in its row space, so that the share ρ that lies outside is roundi
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from attacks.span.search.candidates import SearchOptions
 from attacks.span.search.descent import first_of_near
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import TOKENS, constants_of
-from attacks.span.tokens import TokenImages
+from attacks.span.tokens import NONE, TokenImages
 from attacks.span.variants.pixels import PixelVariant
 
 
@@ -116,18 +117,16 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         assert evidence.count is not None
         images, bound = evidence.images, self._bound(evidence)
         tokens = self._tokens.attack(generator, progress).images.flatten(1).to(images.patches)
-        placed = images.placed(tokens)
-        points = images.decoys.new_zeros(0, len(self.embedding.source), len(images.patches))
-        if len(placed.places):
-            points = images.of_groups(placed, images.grouped(placed, evidence.count, generator))
-            points = points[points.flatten(1).any(1)]
+        placed, groups = images.put_together(tokens, evidence.count, generator)
+        if not len(placed.places):
+            return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, tokens, 0)
+        points = images.of_groups(placed, groups)
+        points = _moved(points, lambda points: images.misses(points, placed, groups))
         ends = []
-        for done, start in enumerate(points):
+        for done, start in enumerate(points[(groups != NONE).any(1)]):
             progress(done, len(points), math.nan)
-            end = start[None].clone().requires_grad_()
-            minimize(partial(_total, evidence, end), [end])
-            ends.append(end.detach())
-        points, residual = self._best_first(evidence, torch.cat([*ends, points[:0]]))
+            ends.append(_moved(start[None], lambda points: evidence.rho(points).sum()))
+        points, residual = self._best_first(evidence, torch.cat(ends))
         return TokenCandidates(points, residual, bound, tokens, len(placed.places))
 
     def accept(
@@ -171,8 +170,6 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
     @torch.no_grad()
     def _best_first(self, evidence: TokenUpdate, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return (the distinct ones of images (M, P, k), by rising ρ, their ρ)."""
-        if not len(points):
-            return points, points.new_zeros(0)
         residual = evidence.rho(points)
         order = residual.argsort(stable=True)
         flat = points[order].flatten(1)
@@ -200,8 +197,11 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         return min(TOKENS.accepting_share * wrong, TOKENS.most)
 
 
-def _total(evidence: TokenUpdate, points: Tensor) -> Tensor:
-    return evidence.rho(points).sum()
+def _moved(points: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
+    """Move points to the minimum of the value that is nearest."""
+    ends = points.clone().requires_grad_()
+    minimize(lambda: value(ends), [ends])
+    return ends.detach()
 
 
 def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVariant | None:

@@ -1,5 +1,7 @@
 """Several images of a client that trains a vision transformer for one step, and one behind fixed positions."""
 
+from dataclasses import replace
+
 import pytest
 import skimage.data
 import torch
@@ -120,7 +122,7 @@ def test_tokens_are_grouped_by_what_attention_made_of_their_image(two):
     groups = evidence.images.grouped(placed, 2, torch.Generator().manual_seed(0))
     of_images = order[groups] // (PLACES + 1)
     assert (groups != NONE).all() and bool((of_images == of_images[:, :1]).all())
-    fewer = PlacedTokens(placed.places[3:], placed.patches[3:], placed.mixed[3:])
+    fewer = PlacedTokens(placed.tokens[3:], placed.places[3:], placed.patches[3:], placed.mixed[3:])
     assert int((evidence.images.grouped(fewer, 2, torch.Generator().manual_seed(0)) == NONE).sum()) == 3
 
 
@@ -134,3 +136,15 @@ def test_a_patch_of_another_image_is_too_much(two):
     with torch.no_grad():
         bound = variant._bound(evidence)
         assert float(evidence.rho(points).max()) < bound < float(evidence.rho(mixed[:1]))
+
+
+def test_crowded_tokens_are_grouped_first(two):
+    """As where images are many: nothing is asked of what attention mixed, but how it differs between other images."""
+    evidence, private = two
+    tokens, points = true_tokens(evidence, private)
+    crowded = replace(evidence.images, mixed=torch.eye(WIDTH, dtype=torch.float64))
+    assert crowded.crowded and not evidence.images.crowded
+    placed, groups = crowded.put_together(tokens.flatten(0, 1), 2, torch.Generator().manual_seed(0))
+    assert placed.places[groups].tolist() == 2 * [list(range(PLACES + 1))]
+    near = torch.cdist(crowded.of_groups(placed, groups).flatten(1), points.flatten(1)).amin(0)
+    assert float(near.max()) < 0.5 * float(points.flatten(1).norm(dim=1).min())
