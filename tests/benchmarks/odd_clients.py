@@ -350,6 +350,8 @@ def cosines(found: Reconstruction, observation: Observation, private: Tensor) ->
     fed, module = of_private(observation, private, layer), observation.model.get_submodule(layer)
     if features.dim() == 2 and isinstance(module, nn.Conv2d):
         fed = F.unfold(fed, module.kernel_size, module.dilation, module.padding, module.stride).mT.flatten(0, 1)
+    if isinstance(module, nn.Linear):  # of tokens, each by itself
+        fed = fed.flatten(0, -2)
     true, own = (F.normalize(part.flatten(1).double(), dim=1) for part in (fed, features))
     return (own[:, : true.shape[1]] @ true.T).amax(1)
 

@@ -101,16 +101,17 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         decoys = PixelSpace(observation.input_shape, None).decoys(TOKENS.decoys, generator).to(device, torch.float64)
         names = (own.weight, layers.layers.weights[0], f"{layers.projection}.weight", layers.layers.weights[1])
         embedded, fed, mixed, tested = (_rows(observation, name) for name in names)
-        # where a patch has fewer pixels than there are tokens, all of its directions are there
         whole, patches, number, width = embedded.shape[1], len(own.source), layers.count, fed.shape[1]
-        open_ended = not len(embedded) or len(embedded) == whole
-        count = math.ceil(len(fed) / number) if open_ended else len(embedded) / patches
-        shown = count if count >= 1 and count == int(count) and len(fed) <= count * number < width else 0
-        most = int(shown * number)
+        # where patches have fewer pixels than there are tokens, or were not trained, their rank tells nothing
+        open_ended = len(embedded) in (0, whole)
+        ranks = (0 if open_ended else len(embedded) / patches, len(tested) / number)
+        shown = next((int(rank) for rank in ranks if rank >= 1 and rank == int(rank)), 0)
+        count = shown if max(len(fed), len(tested)) <= shown * number < width else None
+        most = shown * number
         if open_ended:
             embedded = torch.eye(whole, dtype=torch.float64, device=device)
         images = TokenImages(layers, own, state, observation.input_shape, embedded, mixed[:most], decoys)
-        return TokenUpdate(images, tested[:most], int(shown) or None, (width - 1) // number, warnings)
+        return TokenUpdate(images, tested[:most], count, (width - 1) // number, warnings)
 
     def search(self, evidence: TokenUpdate, generator: torch.Generator, progress: Progress) -> TokenCandidates:
         """Find all tokens, put them together, and move the images to the minimum of ρ that is nearest."""
