@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attacks.interface.errors import InputError, did_you_mean
-from simulator import gc_tuning
 from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
 from simulator.paper.experiment import ExperimentRun, get_experiment
@@ -105,7 +104,6 @@ def run_experiment(
     verbose: bool = False,
 ) -> list[Claim]:
     """Measure, judge and write; everything that can be wrong with the input is found before anything is written."""
-    gc_tuning.collect_as_usual()
     experiment = get_experiment(name)
     source = load_file(name, profile, overrides)
 
