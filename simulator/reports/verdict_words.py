@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -38,7 +39,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 )  # fmt: skip
 # measure: (words for its looser sense, words for the sense of `recovered`)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
-LONGEST = 320  # letters of one reason
+LONGEST = 346  # letters of one reason, with the words that say where the rest is
 ASIDE = r"; (?=(?:membership|classes|capacity|update): )"  # in `detail` of a refusal: what could not be measured either
 REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"  # not of a name, as in layer2
@@ -113,17 +114,14 @@ def _merged(texts: Sequence[str]) -> str:
     return "".join(said)
 
 
-def shortened(text: str, letters: int) -> str:
-    """Return a text up to its last whole word within so many letters: half of a number is another number."""
-    return text if len(text) <= letters else text[: letters + 1].rpartition(" ")[0].rstrip()
-
-
 def plain(remark: str) -> str:
     """Return a remark of an attack in plain words if there are any, else as it stands, cut if it is too long."""
     for pattern, words in PLAIN:
         if match := re.fullmatch(pattern, remark):
             return words.format(*(group for group in match.groups() if group is not None))
-    return remark if len(remark) <= LONGEST else f"{shortened(remark, LONGEST)} (more in column `detail`)"
+    return textwrap.shorten(
+        remark, LONGEST, placeholder=" (more in column `detail`)"
+    )  # half a number is another number
 
 
 def features_line(good: pd.DataFrame) -> str:
