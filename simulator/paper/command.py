@@ -25,7 +25,7 @@ from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import COST, describe_plan
 from simulator.run.plan import make_plan
-from simulator.run.run_folder import surroundings
+from simulator.run.run_folder import is_free, surroundings
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
 from simulator.scenario.yaml_source import YamlSource, merge, parse_value, read_yaml
@@ -151,17 +151,10 @@ def prices(name: str, overrides: list[str]) -> Iterator[tuple[str, str]]:
 def claim_folder(run: ExperimentRun, overrides: Sequence[str] = ()) -> Made:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
     digest = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
-    command = command_of(run, overrides)
-    made, path = Made(run.name, run.profile, digest, command, dataset_of(run.source), surroundings()), run.out / MADE
-    if run.out.is_file():
-        raise InputError(f"{str(run.out)!r} is a file: choose another --out")
-    if run.out.is_dir() and any(file != path for file in run.out.iterdir()):
-        if not path.exists():
-            raise InputError(f"{str(run.out)!r} holds something that is no experiment: choose another --out")
-        found = Made.read(run.out)
-        if (found.experiment, found.profile, found.digest) != (made.experiment, made.profile, made.digest):
-            other = f"{found.experiment} ({found.profile})"
-            raise InputError(f"{str(run.out)!r} holds {other} under other settings: choose another --out")
+    made = Made(run.name, run.profile, digest, command_of(run, overrides), dataset_of(run.source), surroundings())
+    measured = not run.out.is_dir() or any(file.name != MADE for file in run.out.iterdir())
+    if measured:
+        is_free(run.out, MADE, digest, "experiment", "experiment, or this one under other settings")
     run.out.mkdir(parents=True, exist_ok=True)
     made.write(run.out)
     return made

@@ -119,9 +119,7 @@ def plain(remark: str) -> str:
     for pattern, words in PLAIN:
         if match := re.fullmatch(pattern, remark):
             return words.format(*(group for group in match.groups() if group is not None))
-    return textwrap.shorten(
-        remark, LONGEST, placeholder=" (more in column `detail`)"
-    )  # half a number is another number
+    return textwrap.shorten(remark, LONGEST, placeholder=" (more in column `detail`)")
 
 
 def features_line(good: pd.DataFrame) -> str:
