@@ -23,9 +23,6 @@ VIEWERS = {
     "server_history": "the server with all rounds kept (history)",
 }
 PLAIN = (  # (what `detail` says, how a verdict says it)
-    (r"(\S+) of the first layer's update is noise, which hides the zeros of duals",
-     "{} of the first layer's update is noise, by a defense or by numbers of 16 bits: too much to read exact images "
-     "off it"),
     (r"pixel_mean is unknown: images are as the network was fed them, nothing was added",
      "the mean of the pixels is not known, and nothing added: if clients subtracted one, every image is off in "
      "brightness and counts as not recovered, though an eye would know it; grant `pixel_mean`"),
@@ -228,10 +225,8 @@ def remedies(exposed: Sequence[str]) -> list[str]:
 
 def _remedy(what: str) -> str:
     table, place = OF_CLASSES if what == "classes" else REMEDIES, int(what == "members")
-    said = "; ".join(_costs(name, table[name][place], table[name][-1]) for name in AGAINST[what])
-    return f"against exposed {what}, {FIGURES[what]}: {said}"
-
-
-def _costs(defense: str, left: float, costs: float) -> str:
-    points = f"{costs:+.1f}".replace("-", "−")
-    return f"{CALLED.get(defense, f'`{defense}`')} {left:.2f} at {points} points of accuracy"
+    said = [
+        f"{CALLED.get(name, f'`{name}`')} {table[name][place]:.2f} at {table[name][-1]:+.1f} points of accuracy"
+        for name in AGAINST[what]
+    ]
+    return f"against exposed {what}, {FIGURES[what]}: {'; '.join(said).replace('-', '−')}"
