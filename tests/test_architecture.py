@@ -24,7 +24,7 @@ LAYERS = {  # folders and files directly below a package, lowest first: each may
     "attacks": "interface calibration networks scoring update kernel base membership gradient_membership baselines "
     "gradient_matching ntk kkt span library",
     "clients": "time_limit batch_norm config training data models distillation defenses chain local_update client_app",
-    "simulator": "run_errors gc_tuning terminal results scenario evaluation rundir adversary run reports audit tools "
+    "simulator": "run_errors terminal results scenario evaluation rundir adversary run reports audit tools "
     "paper cli server_app",
 }
 NO_VERBS = (

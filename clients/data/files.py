@@ -10,7 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -173,6 +173,7 @@ class PictureSplit:
     open: opens the i-th image with Pillow.
     name: returns its name for errors.
     packed: returns the bytes that it is stored in, None if unknown.
+    places: (N,), the i of each; None for 0 to N − 1.
     """
 
     labels: np.ndarray
@@ -180,9 +181,10 @@ class PictureSplit:
     name: Callable[[int], str]
     format: PictureFormat
     packed: Callable[[int], int] | None = None
+    places: np.ndarray | None = None
 
     def images(self, indices: np.ndarray) -> Tensor:
-        chosen, (width, height) = np.asarray(indices).tolist(), self.format.size
+        chosen, (width, height) = self._places_of(indices).tolist(), self.format.size
         channels = 1 if self.format.mode == "L" else 3
         self._check_memory(chosen, 4 * len(chosen) * height * width * channels)
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
@@ -192,14 +194,10 @@ class PictureSplit:
 
     def select(self, indices: np.ndarray) -> "PictureSplit":
         """Return the split of these images only, in this order, under their old names."""
-        rows, packed = indices.tolist(), self.packed
-        return PictureSplit(
-            self.labels[indices],
-            lambda index: self.open(rows[index]),
-            lambda index: self.name(rows[index]),
-            self.format,
-            None if packed is None else lambda index: packed(rows[index]),
-        )
+        return replace(self, labels=self.labels[indices], places=self._places_of(indices))
+
+    def _places_of(self, indices: np.ndarray) -> np.ndarray:
+        return indices if self.places is None else self.places[indices]
 
     def _check_memory(self, chosen: list[int], size: int) -> None:
         """Raise InputError if images take too much memory, or far too much for their files. size: in bytes."""

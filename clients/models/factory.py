@@ -111,8 +111,8 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     if ":" not in config.name:
         MODELS.find(config.name)  # raises for --model; a scenario's name was looked up before, with its line
         options = model_options(config)
-        size, most = _size(options, shape, outputs), most_parameters()
-        if size > most:
+        size = _size(options, shape, outputs)
+        if size > (most := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * COPIES)):
             counted = f"{size:,}" if math.isfinite(size) else "countless"
             enough = f"the memory of this machine is enough for {most:,}: lower its width or depth"
             raise InputError(f"model {config.name!r} would have {counted} parameters, and {enough}")
@@ -126,7 +126,8 @@ def construct(config: ModelConfig, shape: tuple[int, int, int], outputs: int) ->
     if not isinstance(model, nn.Module):
         raise InputError(f"model {config.name!r} returned {type(model).__name__}, not a torch.nn.Module")
     model, _ = unwrapped(model)  # DataParallel asks for the cards that it was made for
-    model.register_forward_hook(_scores)  # Hugging Face's networks return an object with `logits`
+    # Hugging Face's networks return an object with `logits`
+    model.register_forward_hook(lambda network, inputs, outputs: scores_of(outputs))
     return model
 
 
@@ -152,15 +153,6 @@ def _check_arguments(factory: Callable[..., nn.Module], config: ModelConfig) -> 
         raise InputError(f"model {config.name!r} is called {given}: {error}; {remedy}") from None
     except ValueError:  # one without a signature, as some of C
         return
-
-
-def _scores(model: nn.Module, inputs: object, outputs: object) -> Tensor:
-    return scores_of(outputs)
-
-
-def most_parameters() -> int:
-    """Return the most parameters of a network for which this machine has the memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 * COPIES)
 
 
 def _size(options: ModelOptions, shape: tuple[int, int, int], outputs: int) -> float:

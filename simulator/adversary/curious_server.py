@@ -1,9 +1,9 @@
 """The honest-but-curious server, as a Flower strategy around any other: it sees every checkpoint sent and returned."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
@@ -11,7 +11,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from attacks.interface.torch_tools import derive_seed
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
-from simulator.adversary.statistics import ARRAYS, Aggregate, Wrapped, in_types_of
+from simulator.adversary.statistics import ARRAYS, Aggregate, Messages, Wrapped, in_types_of
 from simulator.results.keys import ALL
 from simulator.scenario.sections import WEIGHT
 
@@ -30,15 +30,13 @@ class CuriousServer(Wrapped):
         super().__init__(strategy)
         self.participation, self.recorder, self.note = participation, recorder, note
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         if server_round == 1:
             self.recorder.begin(arrays.to_torch_state_dict())
         messages = self.strategy.configure_train(server_round, arrays, config, self.participation.grid(grid))
         return self.participation.readdress(server_round, list(messages))
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         read = self.participation.read(replies)
         for reply in read:
             self.note(server_round, reply)

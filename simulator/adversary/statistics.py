@@ -14,6 +14,7 @@ from torch import nn
 
 from simulator.scenario.sections import WEIGHT
 
+Messages = Iterable[Message]
 Aggregate = tuple[ArrayRecord | None, MetricRecord | None]
 """What a strategy makes of the replies of a round: the global checkpoint, and metrics."""
 
@@ -27,12 +28,10 @@ class Wrapped(Strategy):
     def summary(self) -> None:
         self.strategy.summary()
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Messages) -> MetricRecord | None:
         return self.strategy.aggregate_evaluate(server_round, replies)
 
 
@@ -54,16 +53,14 @@ class StatisticsApart(Wrapped):
         self.buffers = frozenset(buffers)
         self.sent: dict[str, Array] = {}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         self.sent = dict(arrays)
         messages = list(self.strategy.configure_train(server_round, self._parameters(arrays), config, grid))
         for message in messages:
             message.content[ARRAYS] = self._whole(message.content.array_records[ARRAYS], self.sent)
         return messages
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         replies = list(replies)
         buffers = self._mean(replies) if replies else self.sent
         for reply in replies:

@@ -203,7 +203,9 @@ SURE = 0.75  # AUC of a file's images against all others, from which on the upda
 
 def owners_by_name(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
     """Return client -> number of its file, by the clients' own names, or by their node ids; None if clients have no
-    file and files no client. `client_03`, `3` and `03` are the file of client 3."""
+    file and files no client. `client_03`, `3` and `03` are the file of client 3; one file is that of the one client."""
+    if len(files.names) == len(clients) == 1:
+        return {next(iter(clients)): 0}
     numbered = {_name(file): number for number, file in enumerate(files.names)}
     named = {client: str(seen.name) for client, seen in clients.items() if seen.name is not None}
     found = {client: numbered[name] for client, name in named.items() if name in numbered}
@@ -220,11 +222,6 @@ def _name(file: str) -> str:
     """Return the name of the client of a file: the number at its end without leading zeros, else all of it."""
     number = re.search(r"(\d+)$", file)
     return str(int(number.group(1))) if number else file
-
-
-def only_owner(files: ImageFiles, clients: Mapping[int, SeenClient]) -> dict[int, int] | None:
-    """Return client -> number of its file where there is one of each, which no name and no update has to tell."""
-    return {next(iter(clients)): 0} if len(files.names) == len(clients) == 1 else None
 
 
 def owners_by_update(

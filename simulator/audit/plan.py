@@ -27,7 +27,6 @@ from simulator.audit.owners import (
     describe_names,
     describe_owners,
     doubt_owners,
-    only_owner,
     owners_by_name,
     owners_by_update,
     owners_said,
@@ -201,7 +200,7 @@ class AuditPlan:
                         f"of {files.names[told[client]]!r}; leave --owner out, and the updates tell whose file is whose"
                     )
         elif files.by_client:
-            owners = owners_by_name(files, clients) or only_owner(files, clients)
+            owners = owners_by_name(files, clients)
             owners = owners or owners_by_update(files, self._one_of_each_client(), self.normalization)
         return AuditTruth(
             path=Path(options.truth),

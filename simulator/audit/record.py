@@ -18,12 +18,12 @@ The files have any format that `read_checkpoint` knows, and any ending.
 
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
@@ -31,7 +31,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from attacks.interface.errors import InputError, counted, did_you_mean
 from clients.config import first_fault
 from clients.models.checkpoint import read_checkpoint
-from simulator.adversary.statistics import Aggregate, Wrapped
+from simulator.adversary.statistics import Aggregate, Messages, Wrapped
 from simulator.audit.messages import Arrays, Background, MessageReader, Problems, Reply, ServerRound, log
 from simulator.audit.recording import CONTENTS
 from simulator.audit.writer import RecordingWriter, RetentionPolicy
@@ -49,12 +49,12 @@ class MessageRecorder:
         self.background = Background()
         self.seen: ServerRound | None = None
 
-    def sent(self, server_round: int, arrays: ArrayRecord, messages: Iterable[Message]) -> None:
+    def sent(self, server_round: int, arrays: ArrayRecord, messages: Messages) -> None:
         self.seen = None
         with self.problems.caught(NOT_RECORDED, f"round {server_round}"):
             self.seen = self.reader.sent(server_round, arrays, messages)
 
-    def returned(self, replies: Iterable[Message]) -> None:
+    def returned(self, replies: Messages) -> None:
         if self.seen is not None:
             self.reader.returned(self.seen, replies)
 
@@ -133,14 +133,12 @@ class Record(Wrapped):
             attributes.update(before)
             self.finish()
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         messages = list(self.own_configure_train(server_round, arrays, config, grid))
         self.recorder.sent(server_round, arrays, messages)
         return messages
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         replies = list(replies)
         self.recorder.returned(replies)  # first: strategies may write into replies
         arrays, metrics = self.own_aggregate_train(server_round, replies)

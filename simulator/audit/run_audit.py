@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from attacks import InputError, Observation
 from clients.config import ModelConfig
 from clients.models.factory import outputs_of
-from simulator import gc_tuning
 from simulator.audit import MINUTES, TIMEOUT
 from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
@@ -136,7 +135,6 @@ def run_audit(
     overwrite: bool = False,
 ) -> None:
     """Do what is still to do of an audit, and write its tables."""
-    gc_tuning.collect_as_usual()
     is_free(plan.out, AUDIT, plan.digest, "audit", "audit")
     jobs = len(plan.keys) * len(plan.attacks)
     whose, doubts = plan.whose_truth

@@ -14,7 +14,7 @@ from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
 from clients.models.factory import check_left_out, construct, outputs_of
-from simulator.audit.plan import check_mean, check_order, looks_swapped, per_channel
+from simulator.audit.plan import attack_of, check_mean, check_order, looks_swapped, per_channel
 from simulator.cli.commands import UpdateCommand
 from simulator.evaluation.image_files import Shape
 from simulator.results.keys import ALL
@@ -132,10 +132,7 @@ def parse_options(name: str, items: list[str]) -> AttackConfig:
     for item in items:
         if "=" not in item:
             raise InputError(f"--option {item!r}: write NAME=VALUE")
-    label = AttackConfig.default_label({"name": name})
-    config = AttackConfig.model_construct(name=name, label=label, options=_parse(items))
-    config.make()
-    return config
+    return attack_of({"name": name, "options": _parse(items)})
 
 
 def _parse(items: list[str]) -> dict[str, Any]:

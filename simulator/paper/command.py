@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from attacks.interface.errors import InputError, did_you_mean
-from simulator import gc_tuning
 from simulator.evaluation.attack_run import clock
 from simulator.paper.claims import Claim, file_of
 from simulator.paper.experiment import ExperimentRun, get_experiment
@@ -26,7 +25,7 @@ from simulator.results.disk import write_atomically
 from simulator.run.display import run_display, step_bar
 from simulator.run.estimate import COST, describe_plan
 from simulator.run.plan import make_plan
-from simulator.run.run_folder import surroundings
+from simulator.run.run_folder import is_free, surroundings
 from simulator.scenario.scenario import apply_overrides, prepare
 from simulator.scenario.sweep import axis_keys, axis_points
 from simulator.scenario.yaml_source import YamlSource, merge, parse_value, read_yaml
@@ -105,7 +104,6 @@ def run_experiment(
     verbose: bool = False,
 ) -> list[Claim]:
     """Measure, judge and write; everything that can be wrong with the input is found before anything is written."""
-    gc_tuning.collect_as_usual()
     experiment = get_experiment(name)
     source = load_file(name, profile, overrides)
 
@@ -153,17 +151,10 @@ def prices(name: str, overrides: list[str]) -> Iterator[tuple[str, str]]:
 def claim_folder(run: ExperimentRun, overrides: Sequence[str] = ()) -> Made:
     """Make DIR, or find in it the same experiment under the same settings; InputError where something else is there."""
     digest = sha256(json.dumps(run.source.data, sort_keys=True, default=str).encode()).hexdigest()[:10]
-    command = command_of(run, overrides)
-    made, path = Made(run.name, run.profile, digest, command, dataset_of(run.source), surroundings()), run.out / MADE
-    if run.out.is_file():
-        raise InputError(f"{str(run.out)!r} is a file: choose another --out")
-    if run.out.is_dir() and any(file != path for file in run.out.iterdir()):
-        if not path.exists():
-            raise InputError(f"{str(run.out)!r} holds something that is no experiment: choose another --out")
-        found = Made.read(run.out)
-        if (found.experiment, found.profile, found.digest) != (made.experiment, made.profile, made.digest):
-            other = f"{found.experiment} ({found.profile})"
-            raise InputError(f"{str(run.out)!r} holds {other} under other settings: choose another --out")
+    made = Made(run.name, run.profile, digest, command_of(run, overrides), dataset_of(run.source), surroundings())
+    measured = not run.out.is_dir() or any(file.name != MADE for file in run.out.iterdir())
+    if measured:
+        is_free(run.out, MADE, digest, "experiment", "experiment, or this one under other settings")
     run.out.mkdir(parents=True, exist_ok=True)
     made.write(run.out)
     return made

@@ -27,7 +27,7 @@ from clients.distillation.evaluation import KERNELS, KernelName
 from clients.training import train
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, Outcome, Strip, experiment, num_private, seconds_per_step
-from simulator.paper.measures import draw_lines, spearman_within
+from simulator.paper.measures import draw_columns, draw_lines, spearman_within
 from simulator.reports.drawing import themed
 from simulator.results.disk import write_atomically
 from simulator.run.display import ShowProgress, loss_bar
@@ -126,13 +126,8 @@ def likeness_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
-def draw_likeness(data: pd.DataFrame) -> plt.Figure:
-    """Draw the cosines to the nearest image and to the mean of a class against the number of training images."""
-    long = data.melt(["train", "seed"], ["nearest", "average"], "compared with", "cosine")
-    return draw_lines(long, "train", "cosine", "compared with")
-
-
 COSTED = DistillationSettings, cost
+draw_likeness = partial(draw_columns, x="train", columns=["nearest", "average"], hue="compared with", y="cosine")
 LIKENESS = likeness_statistics, draw_likeness, *COSTED
 
 

@@ -8,7 +8,6 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from pydantic import Field
@@ -25,7 +24,7 @@ from clients.config import Count, Positive, Section
 from clients.distillation.methods import RKIP, linearized_update
 from simulator.paper.claims import Signs, Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, clocked, num_private, seconds_per_step
-from simulator.paper.measures import draw_lines, floor_of
+from simulator.paper.measures import draw_columns, floor_of
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -63,10 +62,8 @@ def rkip_statistics(data: pd.DataFrame) -> Statistics:
     }
 
 
-def draw_losses(data: pd.DataFrame) -> plt.Figure:
-    """Draw every form of the loss against the number of distilled images."""
-    long = data.melt(["distilled", "initial_output_0"], ["reconstruction", "rkip_residual", "rkip_label"], "loss")
-    return draw_lines(long, "distilled", "value", "loss", col="initial_output_0", log_x=True)
+LOSSES = ["reconstruction", "rkip_residual", "rkip_label"]
+draw_losses = partial(draw_columns, x="distilled", columns=LOSSES, hue="loss", col="initial_output_0", log_x=True)
 
 
 @cell_experiment(
@@ -227,17 +224,11 @@ def leave_one_out(kernel: Tensor, residual: Tensor, rest: Tensor) -> tuple[float
     return float(weights @ residual[rest]), float(kernel[~rest, ~rest] - weights @ across)
 
 
-def draw_gaps(data: pd.DataFrame) -> plt.Figure:
-    """Draw the distances of the point and of the others against the gap of its label."""
-    long = data.melt(["gap", "seed"], ["l2", "others_l2", "floor_l2"], "image", "distance")
-    return draw_lines(long, "gap", "distance", "image")
-
-
 @cell_experiment(
     "appendix_c",
     "a point that the others predict has dual 0 and is not reconstructed",
     gap_statistics,
-    draw_gaps,
+    partial(draw_columns, x="gap", columns=["l2", "others_l2", "floor_l2"], hue="image", y="distance"),
     PredictedSettings,
     cost,
 )

@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from clients.config import Count, Positive, Section
 from clients.models import option_values
 from simulator.paper.claims import Statistics
 from simulator.paper.experiment import ExperimentRun, cell_experiment, num_private, seconds_per_step
-from simulator.paper.measures import draw_lines
+from simulator.paper.measures import draw_columns
 from simulator.scenario.scenario import Cell
 from simulator.tools.distillation import Owner
 
@@ -120,17 +120,14 @@ def minimize(target: Embedding, settings: SphereSettings, generator: torch.Gener
     return pd.DataFrame(rows), on_sphere(points.detach())
 
 
-def draw(data: pd.DataFrame) -> plt.Figure:
-    """Draw MMD² and distances as they fall, a panel for each number of images."""
-    melted = data.melt(["iteration", "num_private", "seed"], ["mmd", "worst_l2", "mean_l2"], "measure")
-    return draw_lines(melted, "iteration", "value", "measure", col="num_private", log_y=True)
+COLUMNS = ["mmd", "worst_l2", "mean_l2"]
 
 
 @cell_experiment(
     "theorem1",
     "infinite width, unit sphere: minimize the MMD, recover every image",
     recovery_statistics,
-    draw,
+    partial(draw_columns, x="iteration", columns=COLUMNS, hue="measure", col="num_private", log_y=True),
     SphereSettings,
     cost,
 )

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from simulator.evaluation.truth import Truth
+from clients.local_update import load_data
 from simulator.reports import drawing
 from simulator.reports.benchmark_table import LEAK, settings, strongest
 from simulator.reports.drawing import Drawn, Style, blank_sheet, draw_images
@@ -38,7 +38,8 @@ def defense_grid(record: Run, path: Path) -> Drawn | None:
     first = next(rows for rows in (plain, single, ranked) if len(rows)).iloc[0]
     client, order = int(first["client"]), list(dict.fromkeys(cell.scenario.defense for cell in record.cells.values()))
     images = record.samples_of(first).sort_values("l2", kind="stable").image.head(COLUMNS).tolist()
-    private = _private(record, cell_of(first), [client] if client != ALL else _clients(record, first))
+    private = record.private_images(ObservationKey.of(first), cell_of(first))
+    assert private is not None  # a benchmark has scenarios
     tried = (_line(record, ranked[ranked.defense == defense], client, images) for defense in order)
     lines = [line for line in tried if line is not None]
     _draw(private[images], lines, path)
@@ -62,9 +63,10 @@ def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -
         return None
     row = own.iloc[0]
     cell = cell_of(row)
-    clients = _clients(record, row)
-    before = clients[: clients.index(client)] if row["client"] == ALL and client in clients else []
-    start = len(_private(record, cell, before)) if before else 0
+    clients = record.store(cell).recorded(ObservationKey.of(row)).clients
+    sizes = load_data(record.cells[cell].client_config(use_gpu=False)).client_sizes
+    before = clients[: clients.index(client)] if row["client"] == ALL and client in clients else ()
+    start = sum(sizes[one] for one in before)
     matches = record.samples_of(row).set_index("image").reindex([start + image for image in images])
     found = load_images(record.store(cell).reconstruction_path(ObservationKey.of(row), row["attack"]))
     guesses = torch.full((len(images), *found.shape[1:]), torch.nan)
@@ -74,14 +76,6 @@ def _line(record: Run, rows: pd.DataFrame, client: int, images: Sequence[int]) -
     union = "all clients, " if row["client"] == ALL and client != ALL else ""
     outcome = f"{row['recovered']} of {row['num_private']} ({union}{row['attack']})"
     return Strip(row["defense"], None, guesses, matches.l2.to_numpy(), outcome)
-
-
-def _clients(record: Run, row: pd.Series) -> list[int]:
-    return list(record.store(cell_of(row)).recorded(ObservationKey.of(row)).clients)
-
-
-def _private(record: Run, cell: str, clients: Sequence[int]) -> Tensor:
-    return Truth.of(record.cells[cell].scenario, clients, clients).private
 
 
 def _draw(private: Tensor, lines: Sequence[Strip], path: Path) -> None:

@@ -4,6 +4,7 @@ A page has tables of its own: every row of the leakage table, the worst attack o
 """
 
 import re
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from attacks.interface.errors import InputError
 from simulator.reports.benchmark_table import LEAK, NONE, strongest
-from simulator.reports.verdict_words import at_worst, shortened, told_briefly, viewer
+from simulator.reports.verdict_words import at_worst, told_briefly, viewer
 from simulator.results.cell_texts import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
@@ -233,7 +234,7 @@ def short(key: str) -> str:
 
 
 MOST_ROWS = 2000
-LONGEST_REMARK = 140  # letters
+LONGEST_REMARK = 142  # letters, with the sign that it is cut
 SEES = {
     "server": "the update of each client (of all clients together under secure aggregation)",
     "observer": "the global model before and after a round, as any participant does",
@@ -252,15 +253,11 @@ def leakage_grid(leakage: pd.DataFrame) -> Grid:
     cells[told_column] = [told_briefly(row) for _, row in frame.iterrows()]
     cells[Heading("status")] = [str(value) for value in frame.status]
     remarks = Heading("remarks", meaning="the reason, warnings of the attack and notes on the scores")
-    cells[remarks] = [_cut(value) if isinstance(value, str) else "" for value in frame.detail]
+    # cut, so that rows stay low: the page has every kind of remark in full above
+    cells[remarks] = [textwrap.shorten(remark, LONGEST_REMARK, placeholder=" …") for remark in frame.detail.fillna("")]
     some = f"The {MOST_ROWS} rows that expose most, of {len(leakage)}: the rest is in leakage.csv."
     notes = [FLOOR] * bool(leakage.leakage.notna().any()) + [some] * (len(leakage) > len(frame))
     return grid("All rows of leakage.csv", cells, " ".join(notes))
-
-
-def _cut(remark: str) -> str:
-    """Cut a remark, so that rows stay low: the page has every kind of remark in full above."""
-    return remark if len(remark) <= LONGEST_REMARK else f"{shortened(remark, LONGEST_REMARK)} …"
 
 
 def exposure_grid(leakage: pd.DataFrame) -> Grid:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -22,9 +23,6 @@ VIEWERS = {
     "server_history": "the server with all rounds kept (history)",
 }
 PLAIN = (  # (what `detail` says, how a verdict says it)
-    (r"(\S+) of the first layer's update is noise, which hides the zeros of duals",
-     "{} of the first layer's update is noise, by a defense or by numbers of 16 bits: too much to read exact images "
-     "off it"),
     (r"pixel_mean is unknown: images are as the network was fed them, nothing was added",
      "the mean of the pixels is not known, and nothing added: if clients subtracted one, every image is off in "
      "brightness and counts as not recovered, though an eye would know it; grant `pixel_mean`"),
@@ -38,7 +36,7 @@ PLAIN = (  # (what `detail` says, how a verdict says it)
 )  # fmt: skip
 # measure: (words for its looser sense, words for the sense of `recovered`)
 LOOSER = {name: (counts.how, counts.strictly) for name, counts in COUNTS.items() if counts.how}
-LONGEST = 320  # letters of one reason
+LONGEST = 346  # letters of one reason, with the words that say where the rest is
 ASIDE = r"; (?=(?:membership|classes|capacity|update): )"  # in `detail` of a refusal: what could not be measured either
 REFUSED = "InputError"  # how a failed row's `detail` begins where the attack itself refused
 NUMBER = r"(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"  # not of a name, as in layer2
@@ -113,17 +111,12 @@ def _merged(texts: Sequence[str]) -> str:
     return "".join(said)
 
 
-def shortened(text: str, letters: int) -> str:
-    """Return a text up to its last whole word within so many letters: half of a number is another number."""
-    return text if len(text) <= letters else text[: letters + 1].rpartition(" ")[0].rstrip()
-
-
 def plain(remark: str) -> str:
     """Return a remark of an attack in plain words if there are any, else as it stands, cut if it is too long."""
     for pattern, words in PLAIN:
         if match := re.fullmatch(pattern, remark):
             return words.format(*(group for group in match.groups() if group is not None))
-    return remark if len(remark) <= LONGEST else f"{shortened(remark, LONGEST)} (more in column `detail`)"
+    return textwrap.shorten(remark, LONGEST, placeholder=" (more in column `detail`)")
 
 
 def features_line(good: pd.DataFrame) -> str:
@@ -232,10 +225,8 @@ def remedies(exposed: Sequence[str]) -> list[str]:
 
 def _remedy(what: str) -> str:
     table, place = OF_CLASSES if what == "classes" else REMEDIES, int(what == "members")
-    said = "; ".join(_costs(name, table[name][place], table[name][-1]) for name in AGAINST[what])
-    return f"against exposed {what}, {FIGURES[what]}: {said}"
-
-
-def _costs(defense: str, left: float, costs: float) -> str:
-    points = f"{costs:+.1f}".replace("-", "−")
-    return f"{CALLED.get(defense, f'`{defense}`')} {left:.2f} at {points} points of accuracy"
+    said = [
+        f"{CALLED.get(name, f'`{name}`')} {table[name][place]:.2f} at {table[name][-1]:+.1f} points of accuracy"
+        for name in AGAINST[what]
+    ]
+    return f"against exposed {what}, {FIGURES[what]}: {'; '.join(said).replace('-', '−')}"

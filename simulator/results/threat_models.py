@@ -73,15 +73,11 @@ class View:
     def shows(self, client: int) -> bool:
         return self.source.of_all == (client == ALL)
 
-    def rounds(self, series: Sequence[RoundFiles]) -> Sequence[RoundFiles]:
-        """Return the rounds of a series that it looks at; their clients' images are the private set."""
-        return series if self.all_rounds else series[-1:]
-
     def observation(
         self, key: ObservationKey, series: Sequence[RoundFiles], present: Sequence[int] = ()
     ) -> RecordedObservation:
         """Return its observation of a series. present: the clients of the round."""
-        rounds = self.rounds(series)
+        rounds = series if self.all_rounds else series[-1:]  # that it looks at: their clients' images are private
         clients = {client for files in rounds for client in files.clients}
         return RecordedObservation.of(
             key,

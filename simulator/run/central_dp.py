@@ -5,7 +5,6 @@ missing: what one client can move the mean by is C · max wᵢ / Σ wᵢ over th
 times that.
 """
 
-from collections.abc import Iterable
 from typing import cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from simulator.adversary.statistics import Aggregate, Wrapped, weights_of
+from simulator.adversary.statistics import Aggregate, Messages, Wrapped, weights_of
 from simulator.scenario.sections import WEIGHT
 
 
@@ -43,13 +42,11 @@ class FittedNoise(Wrapped):
         self.deviation = noise_multiplier * clipping_norm  # of the noise on a sum of weights 1
         self.sent = ArrayRecord()
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Messages:
         self.sent = arrays
         return self.flower.configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def aggregate_train(self, server_round: int, replies: Messages) -> Aggregate:
         replies = list(replies)
         if self.expected_clients is None:
             return self._aggregate(server_round, replies)

@@ -3,6 +3,7 @@ tables. `Utility` has the tables of utility and of clients, the defender's side 
 """
 
 import contextlib
+import gc
 import re
 import time
 import traceback
@@ -21,7 +22,6 @@ from clients.defenses.guarantee import Guarantee, worst
 from clients.local_update import code_version, load_data, load_targets, make_model, num_outputs
 from clients.time_limit import unhurried
 from clients.training import accuracy, training_loss
-from simulator import gc_tuning
 from simulator.adversary.curious_server import CuriousServer
 from simulator.adversary.recorder import CellRecorder
 from simulator.adversary.reply import ClientReply, Participation
@@ -111,7 +111,6 @@ def run_federation(
     GPU of each client on the Ray that attacks run on, and how many of them train at a time.
     A cell that has to stop does not keep the others from running: at the end, CellsFailed names those that stopped.
     """
-    gc_tuning.collect_as_usual()
     torch.set_num_threads(plan.scenario.engine.threads)
     ledger = Ledger(plan.run_dir, swept=plan.cells[0].swept)
     todo = [cell for cell in plan.cells if cell.name not in ledger.done]
@@ -245,7 +244,7 @@ def run_cell(
             queue.display.round_done(cell, round, float(str(metrics["accuracy"])))
         queue.collect(timeout=0)
         queue.catch_up(AHEAD * (scenario.replies_a_round + 1))
-        gc_tuning.collect_now()
+        gc.collect()  # Flower's messages hold each other, and 100 MB of checkpoints in each round of ten clients
         return metrics
 
     federation = scenario.federation

@@ -13,7 +13,6 @@ from simulator.audit.owners import (
     describe_names,
     describe_owners,
     doubt_owners,
-    only_owner,
     owners_by_name,
     owners_said,
 )
@@ -99,8 +98,8 @@ def test_what_clients_call_themselves_is_said_without_a_truth():
 
 def test_one_file_is_that_of_one_client_whatever_its_name():
     one, two = {3: SeenClient(node=17)}, {0: SeenClient(node=17), 1: SeenClient(node=3)}
-    assert only_owner(files("ours"), one) == {3: 0}
-    assert only_owner(files("ours"), two) is None and only_owner(files("ours", "theirs"), one) is None
+    assert owners_by_name(files("ours"), one) == {3: 0}
+    assert owners_by_name(files("ours"), two) is None and owners_by_name(files("ours", "theirs"), one) is None
 
 
 def test_candidates_are_told_remedies_that_every_command_has(tmp_path):

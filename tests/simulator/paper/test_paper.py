@@ -204,7 +204,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         claim_folder(run)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("hello")
-    with pytest.raises(InputError, match="no experiment"):
+    with pytest.raises(InputError, match="no fedspill experiment"):
         claim_folder(run_of(YamlSource({"name": "x"}), tmp_path / "other"))
 
 

@@ -83,7 +83,7 @@ def test_the_benchmark_decides_between_equal_attacks_as_the_verdict_does():
 
 def test_the_grid_of_defenses_shows_the_client_that_is_exposed_worst(large, monkeypatch, tmp_path):
     large.leakage = LEAKAGE.frame(CASES["up to brightness"])
-    monkeypatch.setattr(benchmark_figures, "_private", lambda record, cell, clients: torch.zeros(8, 1, 2, 2))
+    large.private_images = lambda key, cell: torch.zeros(8, 1, 2, 2)
     monkeypatch.setattr(benchmark_figures, "_line", lambda *_: None)
     monkeypatch.setattr(benchmark_figures, "_draw", lambda *_: None)
     assert "(client 1, round 1, seed 0)" in benchmark_figures.defense_grid(large, tmp_path / "x.png").caption

@@ -165,7 +165,7 @@ def test_a_node_that_cannot_be_a_client_stops_only_who_needs_it(grid, says):
 
 def test_a_sweep_goes_on_behind_a_cell_whose_clients_diverge(tmp_path, run_scenario, monkeypatch):
     looks = []
-    monkeypatch.setattr(federation.gc_tuning, "collect_now", lambda: looks.append("for messages that hold each other"))
+    monkeypatch.setattr(federation, "gc", SimpleNamespace(collect=lambda: looks.append("messages hold each other")))
     content = {
         "name": "diverges",
         "data": {"public": 20, "test": 20},
