@@ -45,7 +45,7 @@ def start_ray(engine: EngineConfig) -> bool:
         # the attacks of every round would wait for new workers
         kept = {"num_workers_soft_limit": workers}
         require_token()
-        # after a kill of this process two of Ray's agents ask for their head that long: they end after 5 s, not 62
+        # after a kill of this process, two of Ray's agents ask for its head that long: by default a minute, measured
         variables["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"
         # "local": another Ray on this machine, or at RAY_ADDRESS, is left alone. All of its workers inherit variables
         # that are set while it starts: with a runtime environment it would not use those that it starts beforehand.
