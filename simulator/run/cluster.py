@@ -22,6 +22,7 @@ from ray._private.node import Node
 from attacks.interface.errors import one_line
 from attacks.interface.plugins import VARIABLE
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, resources_of_nodes, room_on_gpus
+from simulator.run.orphan_reaper import reap, reaped
 from simulator.run_errors import InputError
 from simulator.scenario.sections import EngineConfig
 
@@ -45,11 +46,9 @@ def start_ray(engine: EngineConfig) -> bool:
         # the attacks of every round would wait for new workers
         kept = {"num_workers_soft_limit": workers}
         require_token()
-        # after a kill of this process, two of Ray's agents ask for its head that long: by default a minute, measured
-        variables["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"
         # "local": another Ray on this machine, or at RAY_ADDRESS, is left alone. All of its workers inherit variables
         # that are set while it starts: with a runtime environment it would not use those that it starts beforehand.
-        with patch.dict(os.environ, variables), own_signals(), without_unused():
+        with reaped(), patch.dict(os.environ, variables), own_signals(), without_unused():
             slots: dict[str, float] = {ATTACK_RESOURCE: workers}
             gpus = torch.cuda.device_count()  # Ray would count cards that this build of PyTorch cannot use
             ray.init("local", num_gpus=gpus, include_dashboard=False, resources=slots, _system_config=kept, **common)
@@ -174,3 +173,5 @@ def stop_ray() -> None:
     """Disconnect from Ray and stop the cluster that this process started, no other."""
     with contextlib.suppress(Exception):
         ray.shutdown()
+        if not ray.is_initialized():
+            reap()

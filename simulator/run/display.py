@@ -242,8 +242,8 @@ def interruptible(display: Display, again: str = "") -> Iterator[None]:
     """End the process at once on Ctrl-C and SIGTERM, with exit codes 130 and 143. again: what it then does anew.
 
     Flower would wait for its server's thread, until the run is done, and Ray for locks that the interrupted call holds.
-    Rows and files are complete when they are written, so that only attacks and rounds in progress are lost. Ray's
-    processes end within seconds of this one.
+    Rows and files are complete when they are written, so that only attacks and rounds in progress are lost;
+    `orphan_reaper` ends the processes that were started.
     """
 
     def leave(signum: int, frame: Any) -> None:

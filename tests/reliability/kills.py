@@ -35,7 +35,7 @@ SCENARIO = {
 COMMAND = [sys.executable, "-c", "from simulator.cli.main import main; main()", "run"]
 TABLES = ("leakage", "samples", "utility", "clients")
 NEVER_ALIKE = ["seconds", "pid", "worker"]  # columns
-ALIVE = 20.0  # seconds after which none of its processes may be left: Ray's agents look for their head for 5 to 15
+ALIVE = 10.0  # seconds after which none of its processes may be left
 TWICE = 0.3  # seconds from one Ctrl-C to the next
 
 
