@@ -121,13 +121,15 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         placed, groups = images.put_together(tokens, evidence.count, generator)
         if not len(placed.places):
             return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, tokens, 0)
-        points = images.of_groups(placed, groups)
-        points = _moved(points, lambda points: images.misses(points, placed, groups))
-        ends = []
-        for done, start in enumerate(points[(groups != NONE).any(1)]):
+        groups = groups[(groups != NONE).any(1)]
+        patches = images.of_groups(placed, groups)
+        points = _moved(patches, lambda points: images.misses(points, placed, groups))
+        for done in range(len(points)):
             progress(done, len(points), math.nan)
-            ends.append(_moved(start[None], lambda points: evidence.rho(points).sum()))
-        points, residual = self._best_first(evidence, torch.cat(ends))
+            end = _moved(points[done : done + 1], lambda points: evidence.rho(points).sum())[0]
+            # an image that does not pass is held with the patches that were solved for, and no others
+            points[done] = end if float(evidence.rho(end[None])) < bound else patches[done]
+        points, residual = self._best_first(evidence, points)
         return TokenCandidates(points, residual, bound, tokens, len(placed.places))
 
     def accept(

@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import Knowledge, Observation
+from attacks import Knowledge, Observation, Reconstruction
+from attacks.base import silent
 from attacks.networks.token_layers import find_token_layers
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.tokens import NONE, PlacedTokens
+from attacks.span.variants.pixels import PixelVariant
 from attacks.span.variants.several_patches import several_of
 from tests.attacks.span.conftest import run
 from tests.attacks.span.variants.test_patch_embedding import client
@@ -136,6 +138,23 @@ def test_a_patch_of_another_image_is_too_much(two):
     with torch.no_grad():
         bound = variant._bound(evidence)
         assert float(evidence.rho(points).max()) < bound < float(evidence.rho(mixed[:1]))
+
+
+def test_of_images_that_do_not_pass_the_patches_that_were_found_are_held(two, monkeypatch):
+    evidence, private = two
+    observation = observed(2)[0]
+    variant = several_of(observation, find_patch_embedding(observation.model.eval(), SHAPE))
+    tokens, points = true_tokens(evidence, private)
+    found = Reconstruction(tokens[:, :10].flatten(0, 1)[:, None, None], torch.zeros(20))
+    monkeypatch.setattr(PixelVariant, "attack", lambda *given: found)
+    monkeypatch.setattr("attacks.span.variants.several_patches.minimize", lambda value, variables: None)
+    generator = torch.Generator().manual_seed(0)
+    candidates = variant.search(evidence, generator, silent)
+    accepted = variant.accept(evidence, candidates, generator, silent)
+    assert not len(accepted.images) and len(accepted.held) == 2 and len(accepted.features) == 20
+    order = torch.cdist(candidates.points.flatten(1), points.flatten(1)).argmin(1)
+    known = points[order] * (torch.arange(PLACES) < 9)[:, None]  # the first token is no patch's
+    assert sorted(order.tolist()) == [0, 1] and float((candidates.points - known).norm() / points.norm()) < 1e-3
 
 
 def test_crowded_tokens_are_grouped_first(two):
