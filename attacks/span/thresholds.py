@@ -21,9 +21,9 @@ step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on 
 (seeds 300, 301, 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
 and 420 to 444), and not varied. `TOKENS` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8:
 seed 1, of 4, 6 and 8 images; seed 12000, of 3; two of a trained one), on three crops of a photograph, and not varied.
-`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY` and `MAP_INVERSION` were not varied. `leading_*` and `hope` were chosen on seeds 100 to 102 of two updates on
-MNIST's training split: a client's with 200 images at width 2048 after 300 full-batch steps, and the mean of ten
-clients' with 30 each (docs/records/span_times.md has other seeds)."""
+`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY` and `MAP_INVERSION` were not varied. `leading_*` and `hope`
+were chosen on seeds 100 to 102 of two updates on MNIST's training split: a client's with 200 images at width 2048 after
+300 full-batch steps, and the mean of ten clients' with 30 each (docs/records/span_times.md has other seeds)."""
 
 from dataclasses import dataclass
 
