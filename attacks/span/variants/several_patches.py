@@ -122,13 +122,18 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         if not len(placed.places):
             return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, tokens, 0)
         groups = groups[(groups != NONE).any(1)]
+        missing = groups[:, self.layers.rows] == NONE
         patches = images.of_groups(placed, groups)
-        points = _moved(patches, lambda points: images.misses(points, placed, groups))
+        points = patches.clone()
+        if images.crowded:  # patches are rough
+            points = _moved(points, torch.ones_like(missing), lambda points: images.misses(points, placed, groups))
         for done in range(len(points)):
             progress(done, len(points), math.nan)
-            end = _moved(points[done : done + 1], lambda points: evidence.rho(points).sum())[0]
+            end = points[done : done + 1]
+            for free in (missing[done : done + 1], torch.ones_like(missing[:1])):
+                end = _moved(end, free, lambda points: evidence.rho(points).sum())
             # an image that does not pass is held with the patches that were solved for, and no others
-            points[done] = end if float(evidence.rho(end[None])) < bound else patches[done]
+            points[done] = end[0] if float(evidence.rho(end)) < bound else patches[done]
         points, residual = self._best_first(evidence, points)
         return TokenCandidates(points, residual, bound, tokens, len(placed.places))
 
@@ -200,11 +205,13 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         return min(TOKENS.accepting_share * wrong, TOKENS.most)
 
 
-def _moved(points: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
-    """Move points to the minimum of the value that is nearest."""
-    ends = points.clone().requires_grad_()
-    minimize(lambda: value(ends), [ends])
-    return ends.detach()
+def _moved(points: Tensor, free: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
+    """Move the free patches, (M, P) bool, of images (M, P, k) to the minimum of the value that is nearest."""
+    if not free.any():
+        return points
+    ends = points[free].clone().requires_grad_()
+    minimize(lambda: value(points.index_put((free,), ends)), [ends])
+    return points.index_put((free,), ends.detach())
 
 
 def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVariant | None:
