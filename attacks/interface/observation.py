@@ -159,6 +159,11 @@ class Observation:
             name for name in self.trainable if all(torch.equal(first[name], last[name]) for first, last in self.pairs)
         )
 
+    @cached_property
+    def moved(self) -> frozenset[str]:
+        """Names of the parameters that an update moved; all that the client trained where none did."""
+        return frozenset(self.trainable).difference(self.unmoved) or frozenset(self.trainable)
+
     @property
     def adapter_rank(self) -> int | None:
         """The largest rank of the trained adapters that are named after LoRA; None if there is none."""

@@ -28,7 +28,7 @@ from attacks.span.search.candidates import Candidates, SearchOptions, find_image
 from attacks.span.search.descent import beside, extreme_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparse_duals import DualSpace
-from attacks.span.stages import Acceptance, CandidatesType, RoundsApart, Variant
+from attacks.span.stages import Acceptance, CandidatesType, RoundsApart, Variant, check_bias
 from attacks.span.thresholds import (
     ACCEPTANCE,
     CERTAINTY,
@@ -355,6 +355,8 @@ def linear_layers_of(observation: Observation) -> FrontLayers:
             f"attack 'span' needs the first two layers trained, with biases: {model} lacks "
             f"{', '.join(dict.fromkeys(name or 'biases' for name in missing))} (use 'ntk')"
         )
+    if network.norms[0] is None:  # else signals add up to zero
+        check_bias(observation, network.weights[0].removesuffix(".weight"))
     statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
     if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:
         raise InputError(f"attack 'span' needs BatchNorm's statistics: the checkpoint of {model} has no {missing[0]!r}")

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Knowledge, Observation, get_attack, torch_generator
+from attacks import InputError, Knowledge, Observation, get_attack, torch_generator
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork
 from tests.attacks.conftest import client as client_of_labels
 from tests.attacks.conftest import digits, in_bfloat16, minibatches
 from tests.attacks.conftest import mlp as plain_mlp
-from tests.attacks.span.conftest import SHAPE, client, run
+from tests.attacks.span.conftest import SHAPE, Convolutional, client, run
 
 
 def mlp(activation, seed=0):
@@ -30,6 +30,19 @@ def noisy(observation, share, seed=0):
         for name, value in moved.items()
     }
     return Observation(observation.model, ((sent, {name: returned[name] + noise[name] for name in sent}),), SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("model", "bias"),
+    [(plain_mlp(256), "1.bias"), (plain_mlp(256, depth=1), "1.bias"), (Convolutional(), "first.bias")],
+)
+def test_biases_that_are_returned_as_they_were_sent_are_asked_for(model, bias):
+    """What was divided by their change was infinite: returned as images behind one hidden layer, else an error."""
+    seen = client(model, digits(4), epochs=1)
+    sent, returned = seen.pairs[0]
+    kept = {name: sent[name] if name.endswith("bias") else value for name, value in returned.items()}
+    with pytest.raises(InputError, match=f"needs what '{bias}' changed by, and unlike '.*' it was returned as it was"):
+        run(Observation(model, ((sent, kept),), SHAPE), Knowledge(num_private=4))
 
 
 @pytest.mark.parametrize("told", [None, 8])
