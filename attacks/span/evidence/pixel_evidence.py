@@ -165,6 +165,13 @@ class PixelEvidence:
         and an update with entries left out nearly as many as the pixels allow."""
         return self.count >= EVIDENCE.left_out_rank * self.rank and _leaves_entries_out(self.defense.layers.change)
 
+    @property
+    def has_left_out_biases(self) -> bool:
+        """Whether entries left out show as biases that did not move beside their weights. Zeros of weights do not tell
+        where there are many images: black pixels have them, too."""
+        change = self.defense.layers.change
+        return bool((change[change.any(1), -1] == 0).float().mean() > EVIDENCE.entries_left_out)
+
     @cached_property
     def like_adam(self) -> bool:
         """Whether the first layer's update looks like one of local Adam."""
@@ -178,8 +185,8 @@ class PixelEvidence:
             return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
                 f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
-                "looks like: no number of images can be read off it, nor images (much added noise and more images than "
-                "units or pixels have full rank too)"
+                "looks like: no number of images can be read off it, nor images (much added noise, rounding, entries "
+                "left out and more images than units or pixels have full rank too)"
             )
         needed, layers = EVIDENCE.directions_needed * self.count, self.defense.layers
         few = 1 <= self.count < self.rank
