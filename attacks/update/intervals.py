@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import State
+from attacks.interface.observation import FLOATS, Observation, State
 
 LARGEST_ONLY_RATIO = 0.01  # of the median sent entry: if the smallest is above, only the largest were sent
 GRID_TOLERANCE = 0.1  # of a step: what rounding of the parameters may shift a level by
@@ -81,9 +81,10 @@ def quantization_step(value: Tensor, bits: int) -> float | None:
     return next(fitting, None)
 
 
-def seen_compression(delta: State, left_out: bool) -> str | None:
-    """Say of an update that was told to hold nothing of a defense what anybody sees of one: levels, or, if entries were
-    left out, their share. None if it shows neither."""
+def seen_compression(observation: Observation, left_out: bool) -> str | None:
+    """Say what anybody sees of a compressed update: levels, or if entries were left out their share, or that they were
+    rounded off. None if it shows nothing of these."""
+    delta, last = observation.delta(), [observation.final[name] for name in observation.trainable]
     for bits in range(SIGN_BITS, MOST_SEEN_BITS + 1):
         if all(quantization_step(value, bits) is not None for value in delta.values()):
             if bits == SIGN_BITS:
@@ -93,8 +94,10 @@ def seen_compression(delta: State, left_out: bool) -> str | None:
     if not left_out:
         return None
     share = sum(int((value != 0).sum()) for value in delta.values()) / sum(value.numel() for value in delta.values())
-    kept = math.ceil(share * 100) / 100
-    return f"{1 - share:.0%} of the update's entries are 0, as where they are left out: say --know kept_fraction={kept}"
+    still = f"{1 - share:.0%} of the update's entries are 0, as where"
+    if any(all(torch.equal(value, value.to(half).to(value)) for value in last) for half in FLOATS[:2]):
+        return f"{still} parameters are trained in 16 bits, which round them off"
+    return f"{still} they are left out: say --know kept_fraction={math.ceil(share * 100) / 100}"
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:

@@ -165,13 +165,6 @@ class PixelEvidence:
         and an update with entries left out nearly as many as the pixels allow."""
         return self.count >= EVIDENCE.left_out_rank * self.rank and _leaves_entries_out(self.defense.layers.change)
 
-    @property
-    def has_left_out_biases(self) -> bool:
-        """Whether entries left out show as biases that did not move beside their weights. Zeros of weights do not tell
-        where there are many images: black pixels have them, too."""
-        change = self.defense.layers.change
-        return bool((change[change.any(1), -1] == 0).float().mean() > EVIDENCE.entries_left_out)
-
     @cached_property
     def like_adam(self) -> bool:
         """Whether the first layer's update looks like one of local Adam."""

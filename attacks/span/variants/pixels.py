@@ -42,6 +42,7 @@ from attacks.span.thresholds import (
     constants_of,
 )
 from attacks.update.intervals import seen_compression
+from attacks.update.private_set import has_biases_left_out
 from attacks.update.spectrum import Spectrum, group_views
 
 
@@ -100,7 +101,8 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
         """Return the accepted images. Their residual is ρ at the initial parameters."""
         shape, told = self.observation.input_shape, self.knowledge.num_private
         unknown = evidence.refusal is not None and evidence.defense.count is None
-        if seen := seen_compression(self.observation.delta(), evidence.has_left_out_biases) if unknown else None:
+        left_out = has_biases_left_out(evidence.defense.layers.change)
+        if seen := seen_compression(self.observation, left_out) if unknown else None:
             acceptance = replace(acceptance, reason=f"nothing returned: {seen}")
         images = acceptance.images.reshape(-1, *shape)
         return acceptance.reported(

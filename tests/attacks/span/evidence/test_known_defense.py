@@ -112,6 +112,12 @@ def test_what_anybody_sees_of_a_defense_is_not_taken_for_local_adam(trained, def
     assert named == field and (nearest(images, found) < 0.2).all()
 
 
+def test_changes_that_sixteen_bits_round_off_were_not_left_out():
+    model = mlp(256).bfloat16()
+    reason = run(client(model, digits(8).bfloat16(), lr=0.01)).warnings[0]
+    assert "entries are 0, as where parameters are trained in 16 bits, which round them off" in reason
+
+
 def test_an_update_of_signs_is_no_quantized_one(trained):
     """Nor is one step of Adam, which looks alike."""
     _, observation, delta = trained
