@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
@@ -100,6 +100,10 @@ class Observation:
     def __post_init__(self) -> None:
         model, prefix = unwrapped(self.model)
         expected = model.state_dict()
+        if any(isinstance(pair, Mapping) for pair in self.pairs):
+            raise InputError(
+                "pairs has a pair (sent, returned) for each round: for one round, pairs=((sent, returned),)"
+            )
         named = tuple((_named(first, prefix, expected), _named(last, prefix, expected)) for first, last in self.pairs)
         object.__setattr__(self, "model", model)
         self._take(named)
