@@ -149,7 +149,7 @@ class SpanAttack(SearchOptions, Attack):
     def _by_front(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant for what a network begins with."""
         patches = find_patch_embedding(observation.model, observation.input_shape)
-        if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):
+        if patches is not None and {patches.weight, patches.positions} <= observation.moved:
             return PatchVariant(observation, patches)
         network = find_feature_network(observation.model, observation.input_shape)
         layers = () if network is None else network.layers[:2]

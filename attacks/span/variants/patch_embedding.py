@@ -96,10 +96,10 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
                 f"channels than positions, and a ReLU or the like between it and a later layer: {model} has neither "
                 "(use 'ntk')"
             )
-        if missing := {own.weight, own.positions} - set(self.observation.trainable):
+        if missing := {own.weight, own.positions} - self.observation.moved:
             raise InputError(
                 "attack 'span' needs the patch embedding and the positions trained: "
-                f"{model} has {', '.join(sorted(missing))} frozen (use 'ntk')"
+                f"{model} has {', '.join(sorted(missing))} frozen, or returned as sent (use 'ntk')"
             )
         count, width = len(own.source), len(self.observation.initial[own.weight])
         if count >= width:
@@ -126,7 +126,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
             state[own.positions].double().reshape(-1, len(initial[own.weight]))[own.rows] for state in (delta, initial)
         )
         misfit, bias, factor = None, positions.sum(0), 0.0
-        if own.bias in delta:
+        if own.bias in delta and own.bias in observation.moved:
             assert own.bias is not None
             rest = _without_decay(positions, sent, delta[own.bias], initial[own.bias].double())
             positions, bias, misfit, factor = rest
