@@ -178,8 +178,9 @@ class PixelEvidence:
             return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
                 f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
-                "looks like: no number of images can be read off it, nor images (much added noise, rounding, entries "
-                "left out and more images than units or pixels have full rank too)"
+                "looks like, or a server's between global checkpoints: no number of images can be read off it, nor "
+                "images (much added noise, rounding, entries left out and more images than units or pixels have full "
+                "rank too)"
             )
         needed, layers = EVIDENCE.directions_needed * self.count, self.defense.layers
         if self.count >= self.rank:

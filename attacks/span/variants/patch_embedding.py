@@ -165,7 +165,11 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         accepted = Acceptance(image, residual, None, candidates.misfit, facts)
         if candidates.misfit < PATCHES.misfit and candidates.error < PATCHES.pixel_error:
             return accepted
-        number = f"the update shows {evidence.count} images" if (evidence.count or 1) > 1 else "several images?"
+        number = (
+            f"the update shows {evidence.count} images"
+            if (evidence.count or 1) > 1
+            else "several images, noise or rounding?"
+        )
         return accepted.withheld(
             f"nothing returned: one image leaves {candidates.misfit:.2g} of the patch embedding's update, and its "
             f"pixels are off by {candidates.error:.2g} ({number})"

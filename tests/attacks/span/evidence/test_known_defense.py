@@ -118,6 +118,19 @@ def test_changes_that_sixteen_bits_round_off_were_not_left_out():
     assert "entries are 0, as where parameters are trained in 16 bits, which round them off" in reason
 
 
+def test_what_means_of_clients_round_is_not_left_out():
+    """Of inactive units the mean of equal parameters is off by a digit here and there."""
+    observation = client(mlp(256), digits(12, mean=0.0), optimizer=torch.optim.Adam, lr=1e-3)
+    delta = observation.delta()
+    for value in delta.values():
+        if value.shape[0] == 256:
+            value[:64] = 1e-9 * (torch.rand(value[:64].shape, generator=torch.Generator().manual_seed(0)) < 0.2)
+    initial = {name: value.double() for name, value in observation.initial.items()}
+    final = {name: initial[name] + value for name, value in delta.items()}
+    (reason,) = run(Observation(observation.model, ((initial, final),), (1, 8, 8))).warnings
+    assert "Adam" in reason and "left out: say" not in reason
+
+
 def test_an_update_of_signs_is_no_quantized_one(trained):
     """Nor is one step of Adam, which looks alike."""
     _, observation, delta = trained
