@@ -45,6 +45,22 @@ def test_biases_that_are_returned_as_they_were_sent_are_asked_for(model, bias):
         run(Observation(model, ((sent, kept),), SHAPE), Knowledge(num_private=4))
 
 
+@pytest.mark.parametrize(("start", "count", "bits"), [(100, 4, 7), (200, 5, 6), (200, 6, 7), (0, 4, 6), (200, 4, 5)])
+@pytest.mark.parametrize("pairs", [True, False])
+def test_in_noise_outputs_vouch_for_no_images_of_one_class(start, count, bits, pairs):
+    """Quantized, a network of one hidden layer tells images of a class by what they have in common: means of two came
+    back, 1.2 from either. Those of classes of their own come back."""
+    images = digits(count, start=start)
+    seen = client_of_labels(plain_mlp(256, depth=1), images, 1, torch.arange(count) // (1 + pairs), lr=0.01)
+    sent, returned = seen.initial, {}
+    for name, value in seen.delta().items():
+        step = value.abs().max() / (2 ** (bits - 1) - 1)
+        returned[name] = (sent[name] + (value / step).round() * step).float()
+    found = run(Observation(seen.model, ((sent, returned),), SHAPE), Knowledge(num_private=count))
+    if len(found.images) or not pairs:
+        assert torch.cdist(found.images.flatten(1), images.flatten(1)).min(1).values.max() < 0.2
+
+
 @pytest.mark.parametrize("told", [None, 8])
 @pytest.mark.parametrize("share", [0.0, 0.01])
 def test_the_mean_of_several_images_is_held(told, share):
