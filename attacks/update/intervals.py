@@ -85,13 +85,12 @@ def seen_compression(observation: Observation, left_out: bool) -> str | None:
     """Say what anybody sees of a compressed update: levels, or if entries were left out their share, or that they were
     rounded off. None if it shows nothing of these."""
     delta, last = observation.delta(), [observation.final[name] for name in observation.trainable]
-    for bits in range(SIGN_BITS, MOST_SEEN_BITS + 1):
-        if all(quantization_step(value, bits) is not None for value in delta.values()):
-            if bits == SIGN_BITS:
-                return None  # one step of Adam looks alike
-            seen = f"the update's entries take {2**bits} values or fewer in each tensor, as where they are quantized"
-            return f"{seen}: say --know quantization_bits={bits}"
-    if not left_out:
+    levels = range(SIGN_BITS, MOST_SEEN_BITS + 1)
+    fits = (bits for bits in levels if all(quantization_step(value, bits) is not None for value in delta.values()))
+    if (bits := next(fits, SIGN_BITS)) > SIGN_BITS:
+        seen = f"the update's entries take {2**bits} values or fewer in each tensor, as where they are quantized"
+        return f"{seen}: say --know quantization_bits={bits}"
+    if not left_out:  # one step of Adam looks as signs do
         return None
     share = sum(int((value != 0).sum()) for value in delta.values()) / sum(value.numel() for value in delta.values())
     still = f"{1 - share:.0%} of the update's entries are 0, as where"

@@ -36,9 +36,9 @@ def infer_pixel_mean(observation: Observation, std: tuple[float, ...] | None = N
     if layer is None:
         return None
     weight, bias = layer
-    if bias is None or has_biases_left_out(torch.cat([weight, bias[:, None]], 1)):
+    if bias is None or bias.norm() <= ROUNDING * weight.norm():  # as ahead of BatchNorm, where signals add up to zero
         return None
-    if bias.norm() <= ROUNDING * weight.norm():  # signals that add up to zero, as ahead of BatchNorm, or one as sent
+    if has_biases_left_out(torch.cat([weight, bias[:, None]], 1)):
         return None
     means: list[float] = []
     stds = std or (1.0,) * observation.input_shape[0]

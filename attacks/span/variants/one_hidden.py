@@ -158,9 +158,9 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         apart = any(len(gap) > 1 and bool(gap[0] > ONE_HIDDEN.told_apart * gap[1]) for gap in gaps)
         if by_rows.facts["certified"] or apart:
             return by_rows
-        told = "of one class, signals at the outputs are alike, and what was found may be the mean of several images"
-        acceptance = Acceptance(by_rows.images, by_rows.residual, None, facts=by_rows.facts, held=by_rows.held)
-        return self.report(self.read(generator), acceptance.withheld(f"nothing returned: {told}"))
+        held = [part for part in (by_rows.images, by_rows.held) if part is not None]
+        said = f"{len(by_rows.images)} images are held: of one class, they send alike signals, and show as their mean"
+        return replace(found, held=torch.cat(held), warnings=(*found.warnings, said))
 
     def read(self, generator: torch.Generator) -> PixelEvidence:
         one, ignored = self.observation.one_round()
