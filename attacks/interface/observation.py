@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
@@ -100,6 +100,10 @@ class Observation:
     def __post_init__(self) -> None:
         model, prefix = unwrapped(self.model)
         expected = model.state_dict()
+        if any(isinstance(pair, Mapping) for pair in self.pairs):
+            raise InputError(
+                "pairs has a pair (sent, returned) for each round: for one round, pairs=((sent, returned),)"
+            )
         named = tuple((_named(first, prefix, expected), _named(last, prefix, expected)) for first, last in self.pairs)
         object.__setattr__(self, "model", model)
         self._take(named)
@@ -158,6 +162,11 @@ class Observation:
         return tuple(
             name for name in self.trainable if all(torch.equal(first[name], last[name]) for first, last in self.pairs)
         )
+
+    @cached_property
+    def moved(self) -> frozenset[str]:
+        """Names of the parameters that an update moved; all that the client trained where none did."""
+        return frozenset(self.trainable).difference(self.unmoved) or frozenset(self.trainable)
 
     @property
     def adapter_rank(self) -> int | None:

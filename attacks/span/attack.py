@@ -46,7 +46,7 @@ from attacks.span.feature_space.network import find_feature_network
 from attacks.span.feature_space.update import NO_GAP
 from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
-from attacks.span.stages import RoundsApart, Variant
+from attacks.span.stages import RoundsApart, Variant, check_bias
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.last_layer import last_layer_of
@@ -150,7 +150,7 @@ class SpanAttack(SearchOptions, Attack):
     def _by_front(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant for what a network begins with."""
         patches = find_patch_embedding(observation.model, observation.input_shape)
-        if patches is not None and {patches.weight, patches.positions} <= set(observation.trainable):
+        if patches is not None and {patches.weight, patches.positions} <= observation.moved:
             return PatchVariant(observation, patches)
         network = find_feature_network(observation.model, observation.input_shape)
         layers = () if network is None else network.layers[:2]
@@ -168,6 +168,7 @@ class SpanAttack(SearchOptions, Attack):
             layers_of_pixels = linear_layers_of(observation)
             variant = OneHiddenVariant if len(layers_of_pixels.weights) == 2 else PixelVariant
             return variant.of(observation, knowledge, self, layers_of_pixels)
+        check_bias(observation, layers[0])
         check_differentiable(self.name, observation.model, observation.input_shape)
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)

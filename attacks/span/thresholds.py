@@ -220,6 +220,7 @@ class ONE_HIDDEN(Thresholds):
     tested: int = 8  # candidates of a pass that are made sparse, beside those for every image that is missing
     points: int = 40  # random ones of the span of images that are missing, once a pass finds no new dual
     idle_passes: int = 4  # passes without a new dual that end the search
+    told_apart: float = 3.0  # gap behind N values of the outputs in noise: 4 to 24 of N classes, at most 1.9 of fewer
 
 
 class OWN_UNITS(Thresholds):

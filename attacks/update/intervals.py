@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import State
+from attacks.interface.observation import FLOATS, Observation, State
 
 LARGEST_ONLY_RATIO = 0.01  # of the median sent entry: if the smallest is above, only the largest were sent
 GRID_TOLERANCE = 0.1  # of a step: what rounding of the parameters may shift a level by
+SIGN_BITS, MOST_SEEN_BITS = 2, 8  # of levels that are looked for: signs and 0 fit the former
 INWARD_SHARE = 0.01  # of the way from an interval's nearest point to its middle: so far estimates are drawn inwards
 TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
@@ -69,9 +70,33 @@ def noise_deviation(delta: State, knowledge: Knowledge) -> float:
     return math.hypot(knowledge.noise_std or 0.0, relative * (squares / (1 + relative**2) / entries) ** 0.5)
 
 
-def quantization_step(value: Tensor, bits: int) -> float:
-    """Return the distance of adjacent levels of a tensor that was quantized between its extremes (both are levels)."""
-    return float(value.max() - value.min()) / (2**bits - 1)
+def quantization_step(value: Tensor, bits: int) -> float | None:
+    """Return the distance of adjacent levels of a tensor that was quantized: both extremes are levels, and with 0 among
+    them one level may be lacking, or there are as many on either side of it. None if it lies on no such levels."""
+    low, high = float(value.min()), float(value.max())
+    steps, levels, largest = [(high - low) / (2**bits - 1)], value.double() - low, max(-low, high)
+    if bits > 1:
+        steps += [(high - low) / (2**bits - 2), largest / (2 ** (bits - 1) - 1), largest / 2 ** (bits - 1)]
+    fitting = (s for s in steps if s == 0 or bool(((levels / s - (levels / s).round()).abs() < GRID_TOLERANCE).all()))
+    return next(fitting, None)
+
+
+def seen_compression(observation: Observation, left_out: bool) -> str | None:
+    """Say what anybody sees of a compressed update: levels, or if entries were left out their share, or that they were
+    rounded off. None if it shows nothing of these."""
+    delta, last = observation.delta(), [observation.final[name] for name in observation.trainable]
+    levels = range(SIGN_BITS, MOST_SEEN_BITS + 1)
+    fits = (bits for bits in levels if all(quantization_step(value, bits) is not None for value in delta.values()))
+    if (bits := next(fits, SIGN_BITS)) > SIGN_BITS:
+        seen = f"the update's entries take {2**bits} values or fewer in each tensor, as where they are quantized"
+        return f"{seen}: say --know quantization_bits={bits}"
+    if not left_out:  # one step of Adam looks as signs do
+        return None
+    share = sum(int((value != 0).sum()) for value in delta.values()) / sum(value.numel() for value in delta.values())
+    still = f"{1 - share:.0%} of the update's entries are 0, as where"
+    if any(all(torch.equal(value, value.to(half).to(value)) for value in last) for half in FLOATS[:2]):
+        return f"{still} parameters are trained in 16 bits, which round them off"
+    return f"{still} they are left out: say --know kept_fraction={math.ceil(share * 100) / 100}"
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
@@ -84,12 +109,11 @@ def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryInterv
     bits = knowledge.quantization_bits
     if bits == 1 or (bits is None and knowledge.kept_fraction is None):
         return None
-    if bits and not all(_on_grid(value, bits) for value in delta.values()):
-        return None
     intervals = {}
     for name, value in delta.items():
-        half = 0.0 if bits is None else 0.5 * quantization_step(value.double(), bits)
-        intervals[name] = EntryIntervals(value.double() - half, value.double() + half)
+        if (step := 0.0 if bits is None else quantization_step(value, bits)) is None:
+            return None
+        intervals[name] = EntryIntervals(value.double() - step / 2, value.double() + step / 2)
     if knowledge.kept_fraction is None:
         return intervals
     left_out = {name: ~own.sent() for name, own in intervals.items()}
@@ -108,7 +132,7 @@ def possible_entries(delta: State, knowledge: Knowledge) -> dict[str, EntryInter
     """Do as `known_intervals`. A single bit tells on which side of the middle between both levels an entry lay."""
     if knowledge.quantization_bits != 1:
         return known_intervals(delta, knowledge)
-    if not all(_on_grid(value, 1) for value in delta.values()):
+    if any(quantization_step(value, 1) is None for value in delta.values()):
         return None
     sides = {}
     for name, value in delta.items():
@@ -134,12 +158,6 @@ def rounded_intervals(delta: State, initial: State, knowledge: Knowledge) -> dic
             return None
         intervals[name] = EntryIntervals(value - spacing / 2 - start, value + spacing / 2 - start)
     return intervals
-
-
-def _on_grid(value: Tensor, bits: int) -> bool:
-    step = quantization_step(value.double(), bits)
-    levels = (value.double() - value.min().double()) / max(step, 1e-300)
-    return step == 0 or bool(((levels - levels.round()).abs() < GRID_TOLERANCE).all())
 
 
 def kept_entries(delta: State, knowledge: Knowledge) -> State | None:

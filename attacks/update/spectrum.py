@@ -219,12 +219,15 @@ def first_layer_update(observation: Observation) -> tuple[Tensor, Tensor | None]
 
 
 def infer_image_count(observation: Observation) -> ImageCount | None:
-    """Count the private images by the first layer's spectrum; None if no layer sees the images."""
+    """Count the private images by the first layer's spectrum; None if no layer sees the images. Where signals add up to
+    zero, as ahead of BatchNorm, it shows their differences, one less."""
     layer = first_layer_update(observation)
     if layer is None:
         return None
     weight, bias = layer
-    return read_spectrum(weight if bias is None else torch.cat([weight, bias[:, None]], 1))
+    found = read_spectrum(weight if bias is None else torch.cat([weight, bias[:, None]], 1))
+    differences = bias is not None and 0 < float(bias.norm()) <= ROUNDING * float(weight.norm())
+    return ImageCount(found.count + 1, found.has_spectral_gap) if differences else found
 
 
 SHIFT = 2  # pixels between two views: twice what crops and shifts of small images usually are

@@ -150,9 +150,12 @@ def _with_names_of(state: State, like: Mapping[str, Tensor] | None) -> State:
     state = with_adapter_names(state, like)
     if set(like) & set(state):
         return state
-    first = {name.partition(".")[0] for name in state}
-    inner = {name.partition(".")[2]: value for name, value in state.items()}
-    return inner if len(first) == 1 and set(like) & set(inner) else state
+    parts: dict[str, State] = {}
+    for name, tensor in state.items():
+        first, _, rest = name.partition(".")
+        parts.setdefault(first, {})[rest] = tensor
+    inner = [part for part in parts.values() if set(like) & set(part)]  # of others, as a loss with weights, it has none
+    return inner[0] if len(inner) == 1 else state
 
 
 def _all_begin_with(prefix: str, names: Iterable[str]) -> bool:

@@ -178,18 +178,24 @@ class PixelEvidence:
             return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
                 f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
-                "looks like: no number of images can be read off it, nor images (much added noise and more images than "
-                "units or pixels have full rank too)"
+                "looks like, or a server's between global checkpoints: no number of images can be read off it, nor "
+                "images (much added noise, rounding, entries left out and more images than units or pixels have full "
+                "rank too)"
             )
         needed, layers = EVIDENCE.directions_needed * self.count, self.defense.layers
-        few = 1 <= self.count < self.rank
-        if not few or (self.outside > EVIDENCE.refused_above and not self.regime.explained):
+        if self.count >= self.rank:
+            return Refusal(
+                f"nothing returned: the first layer's update has rank {self.rank}, the highest that its units and "
+                "pixels allow, of which one that is 0 in every image adds none (as many images or more, local Adam, "
+                "much added noise, entries left out?)"
+            )
+        if not self.count or (self.outside > EVIDENCE.refused_above and not self.regime.explained):
             return Refusal(
                 f"nothing returned: the first layer's update has rank {self.rank} and {self.outside:.2g} of its norm "
                 f"lies outside {self.count} directions (at most {EVIDENCE.refused_above:g}): it is not a sum over few "
                 "images, as after SGD (local Adam, much added noise, entries left out, more images than units or "
                 "pixels?)",
-                hopeless=not (few and self.testable),
+                hopeless=not (self.count and self.testable),
             )
         if not self.testable:
             share = CROWDED.directions_of_width if self.regime.many_images else EVIDENCE.directions_of_width

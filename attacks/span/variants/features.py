@@ -83,6 +83,8 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
             demanded = f"one image has to have less than {bounds.residual:.2g} and {bounds.gradient:.2g}"
             best_of = f"nothing returned: of {candidates.tried} candidates the best has"
             reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}, where {demanded}"
+            if not candidates.tried:
+                reason = "nothing returned: the search found no candidate"
         if candidates.undetermined:
             reason = (
                 f"{candidates.undetermined} images are not returned: they pass both tests, but their features leave "

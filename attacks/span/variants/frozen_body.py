@@ -113,8 +113,7 @@ def head_of(observation: Observation, network: FeatureNetwork) -> Observation | 
     """Return the observation of the head alone, where nothing else moved and, on random inputs, it is linear layers
     with ReLU between. A body that nobody marked as frozen, and whose optimizer was given the head alone, is frozen."""
     known = {f"{layer}.{part}": (i, part) for i, layer in enumerate(network.layers) for part in ("weight", "bias")}
-    moved = set(observation.trainable) - set(observation.unmoved)
-    if not (moved or set(observation.trainable)) <= set(known):
+    if not observation.moved <= set(known):
         return None
     initial = observation.initial
     sizes = [initial[f"{layer}.weight"].shape for layer in network.layers]

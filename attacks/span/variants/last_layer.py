@@ -288,7 +288,7 @@ def find_last_layer(observation: Observation) -> LastLayer | None:
         if not all(torch.allclose(one, same[0], atol=1e-5) for one in same):
             continue
         once = sum(call.name == name for call in calls) == 1
-        if once and set(parameter_names(name)) <= set(observation.trainable):
+        if once and set(parameter_names(name)) <= observation.moved:
             return LastLayer(name, torch.equal(given.cpu(), images.flatten(1)))
     return None
 

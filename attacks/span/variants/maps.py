@@ -207,7 +207,6 @@ def _facts(evidence: MapUpdate, candidates: MapCandidates, accepted: int) -> Fac
 
 
 def map_networks_of(observation: Observation) -> tuple[MapNetwork, ...]:
-    """Find the pairs of layers that were trained and tell the maps of at least one image."""
-    trained = set(observation.trainable)
+    """Find the pairs of layers that moved and tell the maps of at least one image."""
     pairs = find_map_networks(observation.model, observation.input_shape)
-    return tuple(pair for pair in pairs if {f"{pair.first}.weight", f"{pair.second}.weight"} <= trained)
+    return tuple(pair for pair in pairs if {f"{pair.first}.weight", f"{pair.second}.weight"} <= observation.moved)

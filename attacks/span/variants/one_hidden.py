@@ -151,7 +151,16 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
             return found
         other = PixelVariant(self.observation, self.knowledge, self.options, self.network, self.has_zeros)
         by_rows = other.attack(generator, progress)
-        return by_rows if len(by_rows.images) > len(found.images) else found
+        if len(by_rows.images) <= len(found.images):
+            return found
+        evidence = other.read(generator)
+        gaps = [part.values[evidence.count - 1 :] for part in evidence.tests.values()]
+        apart = any(len(gap) > 1 and bool(gap[0] > ONE_HIDDEN.told_apart * gap[1]) for gap in gaps)
+        if by_rows.facts["certified"] or apart:
+            return by_rows
+        held = [part for part in (by_rows.images, by_rows.held) if part is not None]
+        said = f"{len(by_rows.images)} images are held: of one class, they send alike signals, and show as their mean"
+        return replace(found, held=torch.cat(held), warnings=(*found.warnings, said))
 
     def read(self, generator: torch.Generator) -> PixelEvidence:
         one, ignored = self.observation.one_round()

@@ -101,10 +101,10 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
                 f"channels than positions, and a ReLU or the like between it and a later layer: {model} has neither "
                 "(use 'ntk')"
             )
-        if missing := {own.weight, own.positions} - set(self.observation.trainable):
+        if missing := {own.weight, own.positions} - self.observation.moved:
             raise InputError(
                 "attack 'span' needs the patch embedding and the positions trained: "
-                f"{model} has {', '.join(sorted(missing))} frozen (use 'ntk')"
+                f"{model} has {', '.join(sorted(missing))} frozen, or returned as sent (use 'ntk')"
             )
         count, width = len(own.source), len(self.observation.initial[own.weight])
         if count >= width:
@@ -133,7 +133,7 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
             state[own.positions].double().reshape(-1, len(initial[own.weight]))[own.rows] for state in (delta, initial)
         )
         misfit, bias, factor = None, positions.sum(0), 0.0
-        if own.bias in delta:
+        if own.bias in delta and own.bias in observation.moved:
             assert own.bias is not None
             rest = _without_decay(positions, sent, delta[own.bias], initial[own.bias].double())
             positions, bias, misfit, factor = rest
@@ -172,7 +172,11 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         accepted = Acceptance(image, residual, None, candidates.misfit, facts)
         if candidates.misfit < PATCHES.misfit and candidates.error < PATCHES.pixel_error:
             return accepted
-        number = f"the update shows {evidence.count} images" if (evidence.count or 1) > 1 else "several images?"
+        number = (
+            f"the update shows {evidence.count} images"
+            if (evidence.count or 1) > 1
+            else "several images, noise or rounding?"
+        )
         return accepted.withheld(
             f"nothing returned: one image leaves {candidates.misfit:.2g} of the patch embedding's update, and its "
             f"pixels are off by {candidates.error:.2g} ({number})"

@@ -28,7 +28,7 @@ from attacks.span.search.candidates import Candidates, SearchOptions, find_image
 from attacks.span.search.descent import beside, extreme_images
 from attacks.span.search.problems import SpanTest
 from attacks.span.sparse_duals import DualSpace
-from attacks.span.stages import Acceptance, CandidatesType, RoundsApart, Variant
+from attacks.span.stages import Acceptance, CandidatesType, RoundsApart, Variant, check_bias
 from attacks.span.thresholds import (
     ACCEPTANCE,
     CERTAINTY,
@@ -41,6 +41,8 @@ from attacks.span.thresholds import (
     SPARSITY,
     constants_of,
 )
+from attacks.update.intervals import seen_compression
+from attacks.update.private_set import has_biases_left_out
 from attacks.update.spectrum import Spectrum, group_views
 
 
@@ -98,12 +100,16 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """Return the accepted images. Their residual is ρ at the initial parameters."""
         shape, told = self.observation.input_shape, self.knowledge.num_private
+        unknown = evidence.refusal is not None and evidence.defense.count is None
+        left_out = has_biases_left_out(evidence.defense.layers.change)
+        if seen := seen_compression(self.observation, left_out) if unknown else None:
+            acceptance = replace(acceptance, reason=f"nothing returned: {seen}")
         images = acceptance.images.reshape(-1, *shape)
         return acceptance.reported(
             shape,
             evidence.warnings,
             groups=group_views(images, told) if told is not None and told < len(images) else None,
-            num_inferred=None if evidence.like_adam else evidence.inferred,
+            num_inferred=None if evidence.like_adam or seen else evidence.inferred,
             guessed=evidence.refusal is None and evidence.guessed,
             facts=evidence.facts | acceptance.facts,
         )
@@ -355,6 +361,8 @@ def linear_layers_of(observation: Observation) -> FrontLayers:
             f"attack 'span' needs the first two layers trained, with biases: {model} lacks "
             f"{', '.join(dict.fromkeys(name or 'biases' for name in missing))} (use 'ntk')"
         )
+    if network.norms[0] is None:  # else signals add up to zero
+        check_bias(observation, network.weights[0].removesuffix(".weight"))
     statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
     if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:
         raise InputError(f"attack 'span' needs BatchNorm's statistics: the checkpoint of {model} has no {missing[0]!r}")

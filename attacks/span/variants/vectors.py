@@ -149,6 +149,6 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:
-    """Find the convolutions behind a ReLU that were trained and may tell the vectors they are fed."""
+    """Find the convolutions behind a ReLU that moved and may tell the vectors they are fed."""
     found = find_vector_layers(observation.model, observation.input_shape)
-    return tuple(layer for layer in found if f"{layer.name}.weight" in observation.trainable)
+    return tuple(layer for layer in found if f"{layer.name}.weight" in observation.moved)

@@ -90,6 +90,12 @@ def test_checkpoints_of_another_network_are_told_by_the_names_that_they_have():
         Observation(nn.Sequential(nn.Linear(2, 2)), ((state, state),), (2,))
 
 
+def test_a_pair_in_the_place_of_pairs_is_told_so():
+    model = nn.Linear(2, 2)
+    with pytest.raises(InputError, match=r"pairs=\(\(sent, returned\),\)"):
+        Observation(model, (model.state_dict(), model.state_dict()), (1, 1, 2))
+
+
 @pytest.mark.parametrize("form", ["difference", "gradient"])
 def test_what_is_no_checkpoint_after_the_one_sent_is_refused(form):
     """Of a client that sends differences (DIFF of NVFLARE) or gradients every attack said "nothing shown"."""

@@ -109,6 +109,12 @@ def test_a_single_image_is_exact():
         assert found.images.shape == (1, 1, 8, 8) and float(nearest(images, found)) < 1e-3
 
 
+def test_black_images_of_a_network_that_nothing_is_subtracted_for_show_one_direction_and_it_is_said_why():
+    """The refusal was "0 of its norm lies outside 1 directions (at most 0.1): it is not a sum over few images"."""
+    (reason,) = run(client(mlp(), torch.zeros(3, 1, 8, 8)), Knowledge(pixel_mean=(0.0,))).warnings
+    assert "rank 1, the highest that its units and pixels allow" in reason and "not a sum over few" not in reason
+
+
 def test_all_views_of_augmented_images_are_found_whatever_number_is_told():
     """Three digits, each seen in four shifts: twelve inputs, three of which are told."""
     shifted = torch.cat([digits(3).roll(shift, (2, 3)) for shift in ((0, 0), (1, 0), (0, 1), (1, 1))])

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Knowledge, Observation, get_attack, torch_generator
+from attacks import InputError, Knowledge, Observation, get_attack, torch_generator
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork
 from tests.attacks.conftest import client as client_of_labels
 from tests.attacks.conftest import digits, in_bfloat16, minibatches
 from tests.attacks.conftest import mlp as plain_mlp
-from tests.attacks.span.conftest import SHAPE, client, run
+from tests.attacks.span.conftest import SHAPE, Convolutional, client, run
 
 
 def mlp(activation, seed=0):
@@ -30,6 +30,35 @@ def noisy(observation, share, seed=0):
         for name, value in moved.items()
     }
     return Observation(observation.model, ((sent, {name: returned[name] + noise[name] for name in sent}),), SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("model", "bias"),
+    [(plain_mlp(256), "1.bias"), (plain_mlp(256, depth=1), "1.bias"), (Convolutional(), "first.bias")],
+)
+def test_biases_that_are_returned_as_they_were_sent_are_asked_for(model, bias):
+    """What was divided by their change was infinite: returned as images behind one hidden layer, else an error."""
+    seen = client(model, digits(4), epochs=1)
+    sent, returned = seen.pairs[0]
+    kept = {name: sent[name] if name.endswith("bias") else value for name, value in returned.items()}
+    with pytest.raises(InputError, match=f"needs what '{bias}' changed by, and unlike '.*' it was returned as it was"):
+        run(Observation(model, ((sent, kept),), SHAPE), Knowledge(num_private=4))
+
+
+@pytest.mark.parametrize(("start", "count", "bits"), [(100, 4, 7), (200, 5, 6), (200, 6, 7), (0, 4, 6), (200, 4, 5)])
+@pytest.mark.parametrize("pairs", [True, False])
+def test_in_noise_outputs_vouch_for_no_images_of_one_class(start, count, bits, pairs):
+    """Quantized, a network of one hidden layer tells images of a class by what they have in common: means of two came
+    back, 1.2 from either. Those of classes of their own come back."""
+    images = digits(count, start=start)
+    seen = client_of_labels(plain_mlp(256, depth=1), images, 1, torch.arange(count) // (1 + pairs), lr=0.01)
+    sent, returned = seen.initial, {}
+    for name, value in seen.delta().items():
+        step = value.abs().max() / (2 ** (bits - 1) - 1)
+        returned[name] = (sent[name] + (value / step).round() * step).float()
+    found = run(Observation(seen.model, ((sent, returned),), SHAPE), Knowledge(num_private=count))
+    if len(found.images) or not pairs:
+        assert torch.cdist(found.images.flatten(1), images.flatten(1)).min(1).values.max() < 0.2
 
 
 @pytest.mark.parametrize("told", [None, 8])

@@ -50,6 +50,17 @@ def test_cells_of_a_quantized_update_hold_what_was_rounded():
     assert inside.all()
 
 
+def test_levels_about_zero_are_known_as_those_between_extremes_are():
+    """As int8 has them: -127 to 127 times a scale, or with a level for the least entry's side more."""
+    value = draw(50, 40)
+    for levels in (7, 8):
+        step = float(value.abs().max()) / levels
+        sent = (value / step).round() * step
+        assert quantization_step(sent, 4) == pytest.approx(step) and quantization_step(value, 4) is None
+        cells = known_intervals({"a": sent}, Knowledge(quantization_bits=4))["a"]
+        assert (cells.lowest <= value + 1e-12).all() and (value - 1e-12 <= cells.highest).all()
+
+
 def test_entries_left_out_are_bounded_only_where_the_largest_were_sent():
     value = torch.tensor([[3.0, -0.2], [0.5, -2.0]], dtype=torch.float64)
     largest = known_intervals({"a": value * torch.tensor([[1, 0], [0, 1]])}, Knowledge(kept_fraction=0.5))["a"]

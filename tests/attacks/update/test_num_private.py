@@ -55,6 +55,24 @@ def test_images_that_nothing_was_subtracted_from():
     assert infer_pixel_mean(trained_pair(digits(9, mean=0.0))) == (0.0,)
 
 
+def test_ahead_of_batch_norm_differences_tell_one_image_more_and_no_mean():
+    """Their biases stand still but for rounding, as the columns of black pixels do, which was taken for a mean of 0."""
+    torch.manual_seed(0)
+    layers = [nn.Flatten(), nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10)]
+    observation = client(nn.Sequential(*layers).train(), digits(9))
+    assert infer_image_count(observation) == ImageCount(9, has_spectral_gap=True)
+    assert infer_pixel_mean(observation) is None
+
+
+def test_entries_left_out_tell_no_mean():
+    """Black pixels change a weight by less than others do, and were nothing, as if nothing had been subtracted."""
+    observation = trained_pair(digits(9))
+    initial, delta = observation.initial, observation.delta()
+    least = torch.cat([value.abs().flatten() for value in delta.values()]).quantile(0.9)
+    final = {name: (initial[name] + value * (value.abs() >= least)).float() for name, value in delta.items()}
+    assert infer_pixel_mean(Observation(observation.model, ((initial, final),), (1, 8, 8))) is None
+
+
 def test_adam_gives_no_clear_count_and_no_mean():
     observation = trained_pair(digits(9), optimizer=torch.optim.Adam, lr=1e-3)
     assert not infer_image_count(observation).has_spectral_gap

@@ -43,6 +43,9 @@ PYTORCH = {
     "both, nested": lambda state: {"model_state_dict": prefixed(state, "module._orig_mod.")},
     "a compiled part": lambda state: {n.replace("conv.", "conv._orig_mod."): value for n, value in state.items()},
     "Lightning": lambda state: {"state_dict": prefixed(state, "model."), "hyper_parameters": {"lr": 0.1}},
+    "Lightning, a loss with weights": lambda state: {
+        "state_dict": {"loss.weight": torch.ones(10), **prefixed(state, "model.")}
+    },
     "a list of tensors": lambda state: list(state.values()),
     "beside other things": lambda state: {**state, "epoch": 3},
 }

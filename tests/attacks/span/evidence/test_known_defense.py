@@ -91,6 +91,53 @@ def test_quantization_is_undone(trained):
     assert (nearest(images, found) < 0.1).all()
 
 
+def about_zero(delta, bits):
+    """Levels that int8 has, of fewer bits: 0, and as many on either side of it."""
+    steps = {name: value.abs().max() / (2 ** (bits - 1) - 1) for name, value in delta.items()}
+    return {name: (value / steps[name]).round() * steps[name] for name, value in delta.items()}
+
+
+@pytest.mark.parametrize("count", [None, 8])
+@pytest.mark.parametrize(
+    ("defense", "strength", "field"), [(about_zero, 5, "quantization_bits"), (at_random, 0.5, "kept_fraction")]
+)
+def test_what_anybody_sees_of_a_defense_is_not_taken_for_local_adam(trained, defense, strength, field, count):
+    """Images come back once it is known, so that a refusal has to name it."""
+    images, observation, delta = trained
+    seen = sent(observation, defense(delta, strength))
+    refused = run(seen, Knowledge(num_private=count))
+    assert refused.num_inferred is None and not len(refused.images) and "Adam" not in refused.warnings[0]
+    named, _, value = refused.warnings[0].partition("say --know ")[2].partition("=")
+    found = run(seen, Knowledge(num_private=8, **{named: int(value) if value.isdigit() else float(value)}))
+    assert named == field and (nearest(images, found) < 0.2).all()
+
+
+def test_changes_that_sixteen_bits_round_off_were_not_left_out():
+    model = mlp(256).bfloat16()
+    reason = run(client(model, digits(8).bfloat16(), lr=0.01)).warnings[0]
+    assert "entries are 0, as where parameters are trained in 16 bits, which round them off" in reason
+
+
+def test_what_means_of_clients_round_is_not_left_out():
+    """Of inactive units the mean of equal parameters is off by a digit here and there."""
+    observation = client(mlp(256), digits(12, mean=0.0), optimizer=torch.optim.Adam, lr=1e-3)
+    delta = observation.delta()
+    for value in delta.values():
+        if value.shape[0] == 256:
+            value[:64] = 1e-9 * (torch.rand(value[:64].shape, generator=torch.Generator().manual_seed(0)) < 0.2)
+    initial = {name: value.double() for name, value in observation.initial.items()}
+    final = {name: initial[name] + value for name, value in delta.items()}
+    (reason,) = run(Observation(observation.model, ((initial, final),), (1, 8, 8))).warnings
+    assert "Adam" in reason and "left out: say" not in reason
+
+
+def test_an_update_of_signs_is_no_quantized_one(trained):
+    """Nor is one step of Adam, which looks alike."""
+    _, observation, delta = trained
+    signs = {name: 0.01 * value.sign() for name, value in delta.items()}
+    assert "quantiz" not in run(sent(observation, signs)).warnings[0]
+
+
 def test_knowledge_of_a_defense_that_is_not_there_does_no_harm(trained):
     images, observation, _ = trained
     plain = run(observation)

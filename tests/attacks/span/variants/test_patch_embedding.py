@@ -163,6 +163,20 @@ def test_several_images_are_counted_where_the_rank_shows_them_and_not_returned_a
     assert found.num_inferred == (2 if count == 2 else None)  # 2 · 16 patches of 48 pixels; 48 and more fill them
 
 
+def as_sent(observation, end):
+    (sent, returned), model = observation.pairs[0], observation.model
+    kept = {name: sent[name] if name.endswith(end) else value for name, value in returned.items()}
+    return Observation(model, ((sent, kept),), SHAPE)
+
+
+def test_layers_that_come_back_as_they_were_sent_are_not_taken_for_adam():
+    """The image needs no bias; without what its patches change, the last layer alone tells of it."""
+    private, observation = images(1), client(Timm(), images(1), steps=1)
+    assert psnr(run(as_sent(observation, "bias"), Knowledge()), private) > 55
+    found = run(as_sent(observation, "proj.weight"), Knowledge())
+    assert not len(found.images) and found.num_features == 1 and "or returned as sent" in found.warnings[-1]
+
+
 def test_adam_is_told_by_the_bias():
     found = run(client(Timm(), images(1), optimizer=torch.optim.Adam, lr=1e-3), Knowledge())
     assert not len(found.images) and "Adam" in " ".join(found.warnings)
