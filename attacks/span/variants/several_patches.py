@@ -10,7 +10,6 @@ feeds it lies in its row space, so that the share ρ that lies outside is roundi
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from attacks.interface.observation import Observation
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.token_layers import TokenLayers, find_token_layers
 from attacks.networks.vision_transformer import PatchEmbedding
+from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.search import minimize
 from attacks.span.maps.update import rounding_of
@@ -85,6 +85,21 @@ class TokenCandidates:
 
 
 @dataclass(frozen=True)
+class TokenVariant(PixelVariant):
+    """The attack on what the two layers are fed, as if it were images.
+
+    number: of tokens. The first layer's update alone says less of it: the weakest ones stand just above rounding.
+    """
+
+    number: int
+
+    def read(self, generator: torch.Generator) -> PixelEvidence:
+        """Read the row spaces of the two layers' updates for so many tokens."""
+        read = super().read(generator)
+        return PixelEvidence.of(read.defense, read.spectrum, self.number, None, self.has_zeros)
+
+
+@dataclass(frozen=True)
 class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
     """Images of which all tokens, put together, are what the layers were fed."""
 
@@ -117,7 +132,7 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         """Find all tokens, put them together, and move the images to the minimum of ρ that is nearest."""
         assert evidence.count is not None
         images, bound = evidence.images, self._bound(evidence)
-        tokens = self._tokens.attack(generator, progress).images.flatten(1).to(images.patches)
+        tokens = self._tokens(evidence.count).attack(generator, progress).images.flatten(1).to(images.patches)
         placed, groups = images.put_together(tokens, evidence.count, generator)
         if not len(placed.places):
             return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, tokens, 0)
@@ -167,13 +182,11 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         """Return the images, with their ρ as residual."""
         return acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
 
-    @cached_property
-    def _tokens(self) -> PixelVariant:
-        """The attack on what the two layers are fed, as if it were images."""
+    def _tokens(self, count: int) -> TokenVariant:
         observation, _ = self.observation.one_round()
         width = observation.initial[self.layers.layers.weights[0]].shape[1]
         tokens = replace(observation, input_shape=(1, 1, width))
-        return PixelVariant(tokens, Knowledge(), SearchOptions(), self.layers.layers, False)
+        return TokenVariant(tokens, Knowledge(), SearchOptions(), self.layers.layers, False, count * self.layers.count)
 
     @torch.no_grad()
     def _best_first(self, evidence: TokenUpdate, points: Tensor) -> tuple[Tensor, Tensor]:
