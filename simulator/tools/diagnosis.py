@@ -98,7 +98,7 @@ def _span(observation: Observation, found: Linearity, read: Reconstruction | Non
         )
     if read is not None and _is_searched(read):
         return (
-            f"can be tried: the update shows {read.num_inferred} images, searched in the span of their patches: "
+            f"can be tried: the update shows {read.num_inferred} images, put together from their tokens: "
             "exact after one local step, nothing after several"
         )
     if read is not None:

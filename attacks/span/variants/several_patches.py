@@ -73,14 +73,14 @@ class TokenCandidates:
     points: (M, P, k).
     residual: (M,), their ρ.
     bound: ρ below which an image is accepted.
-    tokens: (J, D), what the first layer was fed.
+    tokens: how many the first layer was found to be fed.
     placed: how many of them have a certain place.
     """
 
     points: Tensor
     residual: Tensor
     bound: float
-    tokens: Tensor
+    tokens: int
     placed: int
 
 
@@ -88,14 +88,17 @@ class TokenCandidates:
 class TokenVariant(PixelVariant):
     """The attack on what the two layers are fed, as if it were images.
 
-    number: of tokens. The first layer's update alone says less of it: the weakest ones stand just above rounding.
+    number: of tokens.
     """
 
     number: int
 
     def read(self, generator: torch.Generator) -> PixelEvidence:
-        """Read the row spaces of the two layers' updates for so many tokens."""
+        """Read the row spaces of the two layers' updates; for all tokens where the first one alone shows no number, as
+        where the weakest of many tokens stand just above rounding."""
         read = super().read(generator)
+        if not read.like_adam:
+            return read
         return PixelEvidence.of(read.defense, read.spectrum, self.number, None, self.has_zeros)
 
 
@@ -125,6 +128,8 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         most = shown * number
         if open_ended:
             embedded = torch.eye(whole, dtype=torch.float64, device=device)
+        if not len(mixed):
+            mixed = torch.eye(mixed.shape[1], dtype=torch.float64, device=device)
         images = TokenImages(layers, own, state, observation.input_shape, embedded, mixed[:most], decoys)
         return TokenUpdate(images, tested[:most], count, (width - 1) // number, warnings)
 
@@ -135,7 +140,7 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         tokens = self._tokens(evidence.count).attack(generator, progress).images.flatten(1).to(images.patches)
         placed, groups = images.put_together(tokens, evidence.count, generator)
         if not len(placed.places):
-            return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, tokens, 0)
+            return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, len(tokens), 0)
         groups = groups[(groups != NONE).any(1)]
         missing = groups[:, self.layers.rows] == NONE
         patches = images.of_groups(placed, groups)
@@ -150,20 +155,20 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
             # an image that does not pass is held with the patches that were solved for, and no others
             points[done] = end[0] if float(evidence.rho(end)) < bound else patches[done]
         points, residual = self._best_first(evidence, points)
-        return TokenCandidates(points, residual, bound, tokens, len(placed.places))
+        return TokenCandidates(points, residual, bound, len(tokens), len(placed.places))
 
     def accept(
         self, evidence: TokenUpdate, candidates: TokenCandidates, generator: torch.Generator, progress: Progress
     ) -> Acceptance:
-        """Accept the images below the bound; residual: their ρ. The tokens are features where images are missing."""
+        """Accept the images below the bound; residual: their ρ."""
         assert evidence.count is not None
         residual, good = candidates.residual, candidates.residual < candidates.bound
         images = evidence.images.images(candidates.points).float()
-        found, tokens = int(good.sum()), candidates.tokens.float()
+        found = int(good.sum())
         facts: Facts = constants_of(TOKENS) | {
             "layer": self.layers.names[2],
             "tested_by": self.layers.names[3],
-            "tokens": float(len(tokens)),
+            "tokens": float(candidates.tokens),
             "tokens_placed": float(candidates.placed),
             "rho_accepted": float(residual[good].max()) if found else math.nan,
             "rho_next": float(residual[~good].min()) if bool((~good).any()) else math.nan,
@@ -172,11 +177,10 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         reason = None
         if found < evidence.count:
             reason = (
-                f"{evidence.count - found} of {evidence.count} images were not found: {len(tokens)} tokens that "
+                f"{evidence.count - found} of {evidence.count} images were not found: {candidates.tokens} tokens that "
                 f"{self.layers.names[2]!r} was fed came back, and {candidates.placed} of them tell their places"
             )
-        accepted = Acceptance(images[good], residual[good].float(), reason, facts=facts, held=images[~good])
-        return replace(accepted, features=tokens if len(tokens) and found < evidence.count else None)
+        return Acceptance(images[good], residual[good].float(), reason, facts=facts, held=images[~good])
 
     def report(self, evidence: TokenUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return the images, with their ρ as residual."""
@@ -232,9 +236,9 @@ def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVa
     layers = find_token_layers(observation.model, observation.input_shape, embedding)
     if layers is None:
         return None
-    needed = {*layers.layers.weights, *layers.layers.biases, f"{layers.projection}.weight"}
+    needed = {*layers.layers.weights, *layers.layers.biases}
     width = observation.initial[layers.layers.weights[0]].shape[1]
-    fits = needed <= set(observation.trainable) and layers.count < width
+    fits = needed <= observation.moved and layers.count < width
     return SeveralVariant(observation, embedding, layers) if fits else None
 
 
