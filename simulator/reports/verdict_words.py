@@ -126,10 +126,12 @@ def features_line(good: pd.DataFrame) -> str:
         return ""
     row = rows.loc[rows.num_features.idxmax()]
     of = "" if pd.isna(row.num_private) else f" of {row.num_private:.0f}"
+    features = f"the features (what the network makes of an image) of {row.num_features:.0f}{of} images"
+    if row.num_features > row.num_private:
+        features = f"{row.num_features:.0f} vectors that the network made of parts of the {row.num_private:.0f} images"
     return (
-        f"{viewer(row.threat_model)} has the features (what the network makes of an image) of "
-        f"{row.num_features:.0f}{of} images of {whose(row.client)} in round {row['round']} by {row.attack!r}: nobody "
-        "checked them; a stronger attack may turn them into images"
+        f"{viewer(row.threat_model)} has {features} of {whose(row.client)} in round {row['round']} by "
+        f"{row.attack!r}: nobody checked them; a stronger attack may turn them into images"
     )
 
 

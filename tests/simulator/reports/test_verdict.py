@@ -524,6 +524,8 @@ def test_features_alone_are_an_exposure_of_their_own():
     found = verdict(table({"num_features": 8, "num_reconstructed": 0}))
     assert found.level == "partly exposed" and "features" in found.headline and "8 of 8 images" in found.headline
     assert verdict(table(recovered(8, num_features=8))).of("shown") == verdict(table(recovered(8))).of("shown")
+    parts = verdict(table({"num_features": 40, "num_reconstructed": 0}))
+    assert "40 vectors that the network made of parts of the 8 images" in parts.headline
 
 
 def test_counts_of_classes_are_an_exposure_where_they_are_far_better_than_a_guess():
