@@ -374,6 +374,7 @@ class TOKENS(Thresholds):
     spare: int = 2  # beside unknowns x and h of a token: μ and σ
     clusters: int = 10  # groupings of crowded tokens, from others to begin with
     least_within: float = 1e-4  # of the largest, of how tokens of an image differ
+    image_free: float = 0.25  # of the second layer's directions, that no token reaches: they tell weight decay
     rounding: float = 2.0  # times the largest singular value of parameters' rounding: above it is the update
     same: float = 0.1  # of an image's length: two that are nearer are one
     accepting_share: float = 1e-3  # of decoys' ρ and that of mixtures: of images with a wrong patch 0.006 and more

@@ -30,6 +30,7 @@ from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import TOKENS, constants_of
 from attacks.span.tokens import NONE, TokenImages
 from attacks.span.variants.pixels import PixelVariant
+from attacks.update.spectrum import decay_factor, without_decay
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         state = cast_state(observation.initial, device, torch.float64)
         decoys = PixelSpace(observation.input_shape, None).decoys(TOKENS.decoys, generator).to(device, torch.float64)
         names = (own.weight, layers.layers.weights[0], f"{layers.projection}.weight", layers.layers.weights[1])
-        embedded, fed, mixed, tested = (_rows(observation, name) for name in names)
+        sent, returned = (state[names[-1]] for state in observation.pairs[0])
+        factor = decay_factor(sent, returned, TOKENS.image_free)
+        embedded, fed, mixed, tested = (_rows(observation, name, factor) for name in names)
         whole, patches, number, width = embedded.shape[1], len(own.source), layers.count, fed.shape[1]
         # where patches have fewer pixels than there are tokens, or were not trained, their rank tells nothing
         open_ended = len(embedded) in (0, whole)
@@ -242,12 +245,11 @@ def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVa
     return SeveralVariant(observation, embedding, layers) if fits else None
 
 
-def _rows(observation: Observation, name: str) -> Tensor:
+def _rows(observation: Observation, name: str, factor: float) -> Tensor:
     """Return the orthonormal rows (R, in) of a weight's update, those above the rounding of its parameters; none of a
-    frozen one."""
+    frozen one. factor: κ, to which weight decay shrank it."""
+    sent, returned = (state[name].flatten(1) for state in observation.pairs[0])
     if name not in observation.trainable:
-        return observation.initial[name].double().flatten(1)[:0]
-    update = observation.delta()[name].double().flatten(1)
-    _, values, rows = torch.linalg.svd(update, full_matrices=False)
-    rounding = rounding_of(observation.pairs[0][1][name].float().flatten(1))
-    return rows[values > TOKENS.rounding * rounding]
+        return sent.double()[:0]
+    _, values, rows = torch.linalg.svd(without_decay(sent, returned, factor) - sent, full_matrices=False)
+    return rows[values > TOKENS.rounding * rounding_of(returned.float())]

@@ -45,11 +45,11 @@ def photographs(count):
     return torch.stack([F.avg_pool2d(picture[:, row : row + 256, column : column + 256], 8) for row, column in corners])
 
 
-def observed(count, steps=1, frozen=()):
+def observed(count, steps=1, frozen=(), weight_decay=0.0):
     model, private = Transformer(), photographs(count)
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
-    own = client(model, private, steps=steps)
+    own = client(model, private, steps=steps, weight_decay=weight_decay)
     return Observation(own.model, own.pairs, SHAPE), private
 
 
@@ -72,9 +72,9 @@ def two():
         return several_of(observation, embedding).read(torch.Generator().manual_seed(0)), private
 
 
-@pytest.mark.parametrize("frozen", [(), ("positions",)])
-def test_both_images_come_back_after_one_step_told_nothing(frozen):
-    observation, private = observed(2, frozen=frozen)
+@pytest.mark.parametrize(("frozen", "decay"), [((), 0.0), (("positions",), 0.0), ((), 1e-2)])
+def test_both_images_come_back_after_one_step_told_nothing(frozen, decay):
+    observation, private = observed(2, frozen=frozen, weight_decay=decay)
     found = run(observation, Knowledge())
     assert len(found.images) == found.num_inferred == 2 and not len(found.held)
     assert bool((away(found, private) < 1e-5).all())
