@@ -25,7 +25,7 @@ from attacks.span.maps.inversion import PixelSpace
 from attacks.span.maps.search import minimize
 from attacks.span.maps.update import rounding_of
 from attacks.span.search.candidates import SearchOptions
-from attacks.span.search.descent import first_of_near
+from attacks.span.search.descent import beside, first_of_near
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import TOKENS, constants_of
 from attacks.span.tokens import NONE, TokenImages
@@ -140,7 +140,7 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         """Find all tokens, put them together, and move the images to the minimum of ρ that is nearest."""
         assert evidence.count is not None
         images, bound = evidence.images, self._bound(evidence)
-        tokens = self._tokens(evidence.count).attack(generator, progress).images.flatten(1).to(images.patches)
+        tokens = self._found(evidence.count, generator, progress).to(images.patches)
         placed, groups = images.put_together(tokens, evidence.count, generator)
         if not len(placed.places):
             return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, len(tokens), 0)
@@ -189,11 +189,19 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         """Return the images, with their ρ as residual."""
         return acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
 
-    def _tokens(self, count: int) -> TokenVariant:
+    def _found(self, count: int, generator: torch.Generator, progress: Progress) -> Tensor:
+        """Search the tokens (J, D) of `count` images, once more while some are missing: other starts find others."""
         observation, _ = self.observation.one_round()
-        width = observation.initial[self.layers.layers.weights[0]].shape[1]
+        width, number = observation.initial[self.layers.layers.weights[0]].shape[1], count * self.layers.count
         tokens = replace(observation, input_shape=(1, 1, width))
-        return TokenVariant(tokens, Knowledge(), SearchOptions(), self.layers.layers, False, count * self.layers.count)
+        variant = TokenVariant(tokens, Knowledge(), SearchOptions(), self.layers.layers, False, number)
+        found = variant.attack(generator, progress).images.flatten(1)
+        for _ in range(TOKENS.searches - 1):
+            if len(found) >= number:
+                break
+            others = variant.attack(generator, progress).images.flatten(1)
+            found = torch.cat([found, others[beside(found, others)]])
+        return found
 
     @torch.no_grad()
     def _best_first(self, evidence: TokenUpdate, points: Tensor) -> tuple[Tensor, Tensor]:
