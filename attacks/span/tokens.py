@@ -30,7 +30,7 @@ from attacks.networks.token_layers import TokenLayers
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.thresholds import TOKENS
 
-NONE = -1
+NONE = -1  # in place of the index of a token that is missing
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class TokenImages:
 
     def _by_mixture(self, placed: PlacedTokens, count: int) -> Tensor:
         """Group tokens (N, T) so that those of an image have similar mixtures."""
-        number = len(self._known)
+        number = self.layers.count
         groups = self._empty(count)
         members = [(placed.places == place).nonzero()[:, 0][:count] for place in range(number)]
         for place in sorted(range(number), key=lambda place: -len(members[place])):
@@ -235,10 +235,6 @@ class TokenImages:
         rest = tokens.before - tokens.mixed
         rest[:, self.layers.rows.to(rest.device)] -= self.embedding.embedded(self.state, self.decoys)
         return rest.mean(0) + self._bias, tokens.mixed - self._bias
-
-    @property
-    def _known(self) -> Tensor:
-        return self._decoy_tokens[0]
 
     @cached_property
     def _equations(self) -> tuple[Tensor, Tensor, Tensor]:
