@@ -378,8 +378,21 @@ class TOKENS(Thresholds):
     image_free: float = 0.25  # of the second layer's directions, that no token reaches: they tell weight decay
     rounding: float = 2.0  # times the largest singular value of parameters' rounding: above it is the update
     same: float = 0.1  # of an image's length: two that are nearer are one
-    accepting_share: float = 1e-3  # of decoys' ρ and that of mixtures: of images with a wrong patch 0.006 and more
-    most: float = 1e-5  # ρ of an image, mostly below 1e-7. Weights 1.7 times torch's have others at a share of 8e-4
+    positions: float = 1e-3  # of their update, that the patch embedding's may leave where they belong together
+    sweeps: int = 20  # of exchanges over the places
+    batch: int = 64  # images at once
+    drawn: int = 100  # images of each width that have other patches where tokens are missing
+    widths: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)  # of their distribution, to the prior's
+    ends: int = 4  # of the images drawn, from which the likeliest is sought
+    steps: int = 15  # of Levenberg and Marquardt
+    damping: float = 1e-4  # at first, of the normal equations' diagonal
+    damped: float = 10.0  # how much more of it where a step fails
+    most_damping: float = 1e6
+    least_noise: float = 0.3  # of the median token's: none counts for less
+    least_step: float = 0.01  # of what is left, by which a step has to lower it
+    difference: float = 1e-6  # of a coordinate's size, by which derivatives are taken
+    own: float = 0.1  # of a token's size, by which an image may miss it: right ones up to 0.013, others' 0.4
+    certain: float = 0.01  # error to be expected of a pixel, to the deviation of pixels
 
 
 class MOMENTUM(Thresholds):

@@ -10,13 +10,13 @@ in that of the projection's, μ and σ. So a token tells its place p, as other p
 what attention added to it, c = A h.
 
 Tokens of one image are told by c: attention made it of the image's own patches, so that with one patch of another image
-the network makes another c of all tokens.
+the network makes another c of all tokens. Patches that are missing are taken for what they are likeliest to be
+(`attacks.span.token_fit`).
 
 **Crowded**, with more unknowns than equations, tokens are grouped first: c differs more from image to image than from
 token to token. Within an image it is then taken for what it is there on average, as far as decoys tell that.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ from attacks.interface.observation import State
 from attacks.networks.token_layers import TokenLayers
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.thresholds import TOKENS
+from attacks.span.token_fit import ImageFit, PatchSpace
 
 NONE = -1  # in place of the index of a token that is missing
 
@@ -55,7 +56,7 @@ class TokenImages:
 
     state: the parameters sent, in float64.
     shape: (C, H, W) of an image.
-    patches: (k, n), orthonormal rows that patches lie in.
+    space: what patches can be.
     mixed: (r, m), orthonormal rows that h lies in.
     decoys: (M, C, H, W), images of nobody.
     """
@@ -64,17 +65,17 @@ class TokenImages:
     embedding: PatchEmbedding
     state: State
     shape: tuple[int, int, int]
-    patches: Tensor
+    space: PatchSpace
     mixed: Tensor
     decoys: Tensor
 
     def images(self, points: Tensor) -> Tensor:
-        """Return images (M, C, H, W) of the coordinates (M, P, k) of their patches."""
-        return self.embedding.images(points @ self.patches, self.shape)
+        """Return images (M, C, H, W) by their points (M, P, q) in the space."""
+        return self.embedding.images(self.space.patches(points), self.shape)
 
     def points(self, images: Tensor) -> Tensor:
-        """Return the coordinates (M, P, k) of the patches of images (M, C, H, W), as far as they lie in the rows."""
-        return self.embedding.patches(images) @ self.patches.T
+        """Return the points (M, P, q) that are nearest to images (M, C, H, W)."""
+        return self.space.points(self.embedding.patches(images) @ self.space.rows.T)
 
     def placed(self, tokens: Tensor) -> PlacedTokens:
         """Find the places, patches and mixtures of tokens (J, D); leave out those whose place is not certain."""
@@ -90,7 +91,7 @@ class TokenImages:
         places, left = places[sure, 0], left[sure]
         right = -(sizes[sure].gather(1, places[:, None]) * left + known[places])
         solved = torch.linalg.lstsq(asked, right.T).solution.T
-        number = len(self.patches)
+        number = len(self.space.rows)
         of_patches = torch.isin(places, self.layers.rows.to(places.device))
         mixed = solved[:, number:-1] @ self._projection.T + self._bias
         return PlacedTokens(tokens[sure], places, solved[:, :number] * of_patches[:, None], mixed)
@@ -99,7 +100,7 @@ class TokenImages:
         """Find the places and patches of tokens (J, D), and which of them make one of `count` images, (N, T) indices of
         the former, `NONE` where one is missing. There are none where patches have as many unknowns as tokens numbers.
         """
-        open_ended = len(self.patches) + TOKENS.spare > len(self.state[self.embedding.weight])
+        open_ended = len(self.space.rows) + TOKENS.spare > len(self.state[self.embedding.weight])
         if self.crowded and len(tokens) and not open_ended:
             return self._crowded(tokens, count, generator)
         placed = self.placed(tokens[:0] if open_ended else tokens)
@@ -108,7 +109,7 @@ class TokenImages:
     @property
     def crowded(self) -> bool:
         """Whether there are more unknowns than a token tells."""
-        return len(self.patches) + len(self.mixed) + TOKENS.spare > len(self.state[self.embedding.weight])
+        return len(self.space.rows) + len(self.mixed) + TOKENS.spare > len(self.state[self.embedding.weight])
 
     def grouped(self, placed: PlacedTokens, count: int, generator: torch.Generator) -> Tensor:
         """Group tokens to `count` images, (N, T) indices of `placed`, `NONE` where one is missing. The network makes of
@@ -119,31 +120,48 @@ class TokenImages:
         return min(found, key=lambda one: one[1])[0]
 
     def of_groups(self, placed: PlacedTokens, groups: Tensor) -> Tensor:
-        """Return the coordinates (N, P, k) of images by their tokens (N, T), 0 where one is missing."""
+        """Return the points (N, P, q) of images by their tokens (N, T), those of missing patches as they are likeliest
+        beside the others."""
         chosen = groups[:, self.layers.rows.to(groups.device)]
-        return placed.patches[chosen.clamp_min(0)] * (chosen != NONE)[..., None]
+        points = self.space.points(placed.patches[chosen.clamp_min(0)])
+        filled = [self.space.filled(*image) for image in zip(points, chosen == NONE, strict=True)]
+        return torch.stack(filled)
+
+    def fit(self, placed: PlacedTokens, group: Tensor) -> ImageFit:
+        """Return how tokens tell the image of which they are `group` (T,)."""
+        there = (group != NONE).nonzero()[:, 0]
+
+        @torch.no_grad()
+        def feed(points: Tensor) -> Tensor:
+            return self.layers.run(self.state, self.images(points)).first[:, there]
+
+        return ImageFit(self.space, placed.tokens[group[there]], feed)
 
     def _exchanged(self, placed: PlacedTokens, groups: Tensor) -> tuple[Tensor, float]:
         """Exchange tokens of the same place between images while that lowers the misfit; return both."""
-        misfit = self._misfit(placed, groups)
-        pairs, changed = list(itertools.combinations(range(len(groups)), 2)), bool(len(groups) > 1)
-        while changed:
-            changed = False
+        pairs = torch.combinations(torch.arange(len(groups)))
+        for _ in range(TOKENS.sweeps if len(pairs) else 0):
+            before, points = groups.clone(), self.of_groups(placed, groups)
+            misfit = self._misfit(placed, groups, points)
             for place in range(groups.shape[1]):
-                tried = torch.stack([groups[list(pair)] for pair in pairs])
+                tried, moved = groups[pairs], points[pairs]
                 tried[:, :, place] = tried[:, :, place].flip(1)
-                new = self._misfit(placed, tried.flatten(0, 1)).view(len(pairs), 2)
-                gain = torch.stack([misfit[list(pair)].sum() for pair in pairs]) - new.sum(1)
+                own = self.layers.rows == place
+                moved[:, :, own] = moved[:, :, own].flip(1)
+                new = self._misfit(placed, tried.flatten(0, 1), moved.flatten(0, 1)).view(len(pairs), 2)
+                gain = misfit[pairs].sum(1) - new.sum(1)
                 best = int(gain.argmax())
                 if gain[best] > TOKENS.least_gain * misfit.sum():
-                    groups[list(pairs[best])], misfit[list(pairs[best])] = tried[best], new[best]
-                    changed = True
-        return groups, float(misfit.sum())
+                    groups[pairs[best]], points[pairs[best]], misfit[pairs[best]] = tried[best], moved[best], new[best]
+            if torch.equal(groups, before):
+                break
+        return groups, float(self._misfit(placed, groups, self.of_groups(placed, groups)).sum())
 
-    def _misfit(self, placed: PlacedTokens, groups: Tensor) -> Tensor:
-        """Compute ‖c − c of the network‖² (N,) of images by their tokens (N, T), summed over those that are there."""
-        with torch.no_grad():
-            made = self.layers.run(self.state, self.images(self.of_groups(placed, groups))).mixed
+    @torch.no_grad()
+    def _misfit(self, placed: PlacedTokens, groups: Tensor, points: Tensor) -> Tensor:
+        """Compute ‖c − c of the network‖² (N,) of images by their tokens (N, T), summed over those that are there, and
+        their points (N, P, q)."""
+        made = self.layers.run(self.state, self.images(points)).mixed
         apart = (made - placed.mixed[groups.clamp_min(0)]).square().sum(2)
         return (apart * (groups != NONE)).sum(1)
 
@@ -167,11 +185,6 @@ class TokenImages:
             groups[torch.randperm(count, generator=generator)[: len(own)], place] = own
         return groups
 
-    def misses(self, points: Tensor, placed: PlacedTokens, groups: Tensor) -> Tensor:
-        """Compute ‖u − u of the network‖², summed over the tokens (N, T) that images (N, P, k) have."""
-        made = self.layers.run(self.state, self.images(points)).first
-        return ((made - placed.tokens[groups.clamp_min(0)]).square().sum(2) * (groups != NONE)).sum()
-
     def _crowded(self, tokens: Tensor, count: int, generator: torch.Generator) -> tuple[PlacedTokens, Tensor]:
         """Group tokens by what of c no patch and no μ can reach, then find their patches with the c of their group."""
         fixed, mixed = self._decoy_tokens
@@ -194,19 +207,19 @@ class TokenImages:
         lifted = scale * mean + (centres - prior) @ torch.linalg.solve(seen.T @ spread @ seen + noise, seen.T @ spread)
         right = -(known[places] + lifted[images])
         asked = torch.cat([reach.expand(len(own), -1, -1), (shift - tokens[own])[..., None]], 2)
-        patches = torch.linalg.lstsq(asked, right[..., None]).solution[:, : len(self.patches), 0]
+        patches = torch.linalg.lstsq(asked, right[..., None]).solution[:, : len(self.space.rows), 0]
         of_patches = torch.isin(places, self.layers.rows.to(places.device))
         groups = self._empty(count)
         groups[images, places] = torch.arange(len(own), device=own.device)
         return PlacedTokens(tokens[own], places, patches * of_patches[:, None], lifted[images] / scale), groups
 
     def _empty(self, count: int) -> Tensor:
-        return torch.full((count, self.layers.count), NONE, dtype=torch.long, device=self.patches.device)
+        return torch.full((count, self.layers.count), NONE, dtype=torch.long, device=self.space.rows.device)
 
     @cached_property
     def _embedded(self) -> Tensor:
         """E of the rows that patches lie in, (D, k)."""
-        return self.state[self.embedding.weight].flatten(1) @ self.patches.T
+        return self.state[self.embedding.weight].flatten(1) @ self.space.rows.T
 
     @cached_property
     def _norm(self) -> tuple[Tensor, Tensor]:

@@ -3,12 +3,14 @@
 Every token passes by itself through the two linear layers behind the first attention. To them, all tokens of all images
 are what images are to an MLP, and come back as those do (`attacks.span.variants.pixels`): exactly, and without saying
 where they belong. `attacks.span.tokens` finds their places and patches by linear algebra, and which of them make an
-image. Patches whose tokens did not come back are found last, from the update of the second layer: what a private image
-feeds it lies in its row space, so that the share ρ that lies outside is rounding.
+image; `attacks.span.token_fit` finds the image that all of them tell, with patches whose tokens did not come back.
+
+Where positions are learned, their updates say more of patches. With ΔW = Σ δ_np x_npᵀ of the patch embedding and
+ΔE_p = Σ_n δ_np, n the image and p the place, and where patches are as many as the rank of ΔW, there is an M with
+ΔW M = ΔE, and x_np M = e_p: P equations for each patch, the same for all images.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,12 +24,12 @@ from attacks.networks.token_layers import TokenLayers, find_token_layers
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.maps.inversion import PixelSpace
-from attacks.span.maps.search import minimize
 from attacks.span.maps.update import rounding_of
 from attacks.span.search.candidates import SearchOptions
 from attacks.span.search.descent import beside, first_of_near
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import TOKENS, constants_of
+from attacks.span.token_fit import PatchSpace
 from attacks.span.tokens import NONE, TokenImages
 from attacks.span.variants.pixels import PixelVariant
 from attacks.update.spectrum import decay_factor, without_decay
@@ -38,14 +40,12 @@ class TokenUpdate:
     """What the updates of a patch embedding and of the layers behind it show of a client's tokens.
 
     images: how images follow from their patches.
-    tested: (R, W), orthonormal rows of the second layer's update.
     count: N, None where the updates are not those of one step on few enough images.
     most: the largest number of images that the layers tell.
     warnings: on other rounds.
     """
 
     images: TokenImages
-    tested: Tensor
     count: int | None
     most: int
     warnings: tuple[str, ...] = ()
@@ -60,27 +60,19 @@ class TokenUpdate:
             f"{self.most} images, of which alone several are told apart"
         )
 
-    def rho(self, points: Tensor) -> Tensor:
-        """Compute ρ (M,) of images by the coordinates of their patches (M, P, k): the share of what the second layer is
-        fed that lies outside the rows of its update."""
-        fed = self.images.layers.run(self.images.state, self.images.images(points)).second
-        return 1 - (fed @ self.tested.T).square().sum((1, 2)) / fed.square().sum((1, 2))
-
 
 @dataclass(frozen=True)
 class TokenCandidates:
     """Images by the coordinates of their patches, best first.
 
-    points: (M, P, k).
-    residual: (M,), their ρ.
-    bound: ρ below which an image is accepted.
+    points: (M, P, q).
+    error: (M,), of a pixel, to be expected, to the deviation of the image's pixels.
     tokens: how many the first layer was found to be fed.
     placed: how many of them have a certain place.
     """
 
     points: Tensor
-    residual: Tensor
-    bound: float
+    error: Tensor
     tokens: int
     placed: int
 
@@ -126,46 +118,45 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         # where patches have fewer pixels than there are tokens, or were not trained, their rank tells nothing
         open_ended = len(embedded) in (0, whole)
         ranks = (0 if open_ended else len(embedded) / patches, len(tested) / number)
-        shown = next((int(rank) for rank in ranks if rank >= 1 and rank == int(rank)), 0)
+        whole_images = (int(rank) for rank in ranks if rank >= 1 and rank == int(rank))
+        shown = next(whole_images, math.ceil(ranks[0]))  # patches that are alike take away from the rank
         count = shown if max(len(fed), len(tested)) <= shown * number < width else None
-        most = shown * number
         if open_ended:
             embedded = torch.eye(whole, dtype=torch.float64, device=device)
         if not len(mixed):
             mixed = torch.eye(mixed.shape[1], dtype=torch.float64, device=device)
-        images = TokenImages(layers, own, state, observation.input_shape, embedded, mixed[:most], decoys)
-        return TokenUpdate(images, tested[:most], count, (width - 1) // number, warnings)
+        space = self._space(observation, embedded, factor)
+        images = TokenImages(layers, own, state, observation.input_shape, space, mixed[: shown * number], decoys)
+        return TokenUpdate(images, count, (width - 1) // number, warnings)
 
     def search(self, evidence: TokenUpdate, generator: torch.Generator, progress: Progress) -> TokenCandidates:
-        """Find all tokens, put them together, and move the images to the minimum of ρ that is nearest."""
+        """Find all tokens, put them together, and find the images that they tell."""
         assert evidence.count is not None
-        images, bound = evidence.images, self._bound(evidence)
-        tokens = self._found(evidence.count, generator, progress).to(images.patches)
+        images = evidence.images
+        tokens = self._found(evidence.count, generator, progress).to(images.state[self.embedding.weight])
         placed, groups = images.put_together(tokens, evidence.count, generator)
-        if not len(placed.places):
-            return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), bound, len(tokens), 0)
         groups = groups[(groups != NONE).any(1)]
+        if not len(groups):
+            return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), len(tokens), 0)
         missing = groups[:, self.layers.rows] == NONE
-        patches = images.of_groups(placed, groups)
-        points = patches.clone()
-        if images.crowded:  # patches are rough
-            points = _moved(points, torch.ones_like(missing), lambda points: images.misses(points, placed, groups))
+        points, errors = images.of_groups(placed, groups), []
         for done in range(len(points)):
             progress(done, len(points), math.nan)
-            end = points[done : done + 1]
-            for free in (missing[done : done + 1], torch.ones_like(missing[:1])):
-                end = _moved(end, free, lambda points: evidence.rho(points).sum())
-            # an image that does not pass is held with the patches that were solved for, and no others
-            points[done] = end[0] if float(evidence.rho(end)) < bound else patches[done]
-        points, residual = self._best_first(evidence, points)
-        return TokenCandidates(points, residual, bound, len(tokens), len(placed.places))
+            found = images.fit(placed, groups[done]).likeliest(points[done], missing[done], generator)
+            points[done] = found.z
+            errors.append(found.error)
+        error = points.new_tensor(errors)
+        kept = error.argsort(stable=True)
+        flat = points[kept].flatten(1)
+        kept = kept[first_of_near(torch.cdist(flat, flat) < TOKENS.same * flat.norm(dim=1))]
+        return TokenCandidates(points[kept], error[kept], len(tokens), len(placed.places))
 
     def accept(
         self, evidence: TokenUpdate, candidates: TokenCandidates, generator: torch.Generator, progress: Progress
     ) -> Acceptance:
-        """Accept the images below the bound; residual: their ρ."""
+        """Accept the images of which little error is to be expected; residual: that error."""
         assert evidence.count is not None
-        residual, good = candidates.residual, candidates.residual < candidates.bound
+        error, good = candidates.error, candidates.error < TOKENS.certain
         images = evidence.images.images(candidates.points).float()
         found = int(good.sum())
         facts: Facts = constants_of(TOKENS) | {
@@ -173,9 +164,8 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
             "tested_by": self.layers.names[3],
             "tokens": float(candidates.tokens),
             "tokens_placed": float(candidates.placed),
-            "rho_accepted": float(residual[good].max()) if found else math.nan,
-            "rho_next": float(residual[~good].min()) if bool((~good).any()) else math.nan,
-            "rho_bound": candidates.bound,
+            "error_accepted": float(error[good].max()) if found else math.nan,
+            "error_next": float(error[~good].min()) if bool((~good).any()) else math.nan,
         }
         reason = None
         if found < evidence.count:
@@ -183,10 +173,10 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
                 f"{evidence.count - found} of {evidence.count} images were not found: {candidates.tokens} tokens that "
                 f"{self.layers.names[2]!r} was fed came back, and {candidates.placed} of them tell their places"
             )
-        return Acceptance(images[good], residual[good].float(), reason, facts=facts, held=images[~good])
+        return Acceptance(images[good], error[good].float(), reason, facts=facts, held=images[~good])
 
     def report(self, evidence: TokenUpdate, acceptance: Acceptance) -> Reconstruction:
-        """Return the images, with their ρ as residual."""
+        """Return the images, with the error to be expected of them as residual."""
         return acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
 
     def _found(self, count: int, generator: torch.Generator, progress: Progress) -> Tensor:
@@ -203,43 +193,25 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
             found = torch.cat([found, others[beside(found, others)]])
         return found
 
-    @torch.no_grad()
-    def _best_first(self, evidence: TokenUpdate, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (the distinct ones of images (M, P, k), by rising ρ, their ρ)."""
-        residual = evidence.rho(points)
-        order = residual.argsort(stable=True)
-        flat = points[order].flatten(1)
-        kept = order[first_of_near(torch.cdist(flat, flat) < TOKENS.same * flat.norm(dim=1))]
-        return points[kept], residual[kept]
+    def _space(self, observation: Observation, rows: Tensor, factor: float) -> PatchSpace:
+        """Return what patches can be that lie in rows (k, n), by the updates of the embedding and of the positions.
+        factor: κ, from which positions may be exempt."""
+        own, shape = self.embedding, observation.input_shape
+        prior, places = PixelSpace(shape, None), len(own.source)
+        base, directions = rows.new_zeros(places, len(rows)), torch.eye(len(rows)).to(rows)
+        if own.positions in observation.moved:
+            weight = _update(observation, own.weight, factor).flatten(1) @ rows.T
+            for decay in (factor, 1.0):
+                moved = _update(observation, own.positions, decay).reshape(-1, len(weight))[own.rows]
+                solved = torch.linalg.lstsq(weight, moved.T).solution
+                if float((weight @ solved - moved.T).norm()) < TOKENS.positions * float(moved.norm()):
+                    base, directions = torch.linalg.pinv(solved), torch.linalg.svd(solved.T)[2][places:]
+                    break
 
-    @torch.no_grad()
-    def _bound(self, evidence: TokenUpdate) -> float:
-        """Compute the ρ below which an image is accepted: a small share of that of decoys, and of what mixtures of two
-        leave, their mean and every other patch of one in the other, of what the network makes of both."""
-        images = evidence.images
-        points = images.points(images.decoys)
-        one, other = points.chunk(2)
-        checkered = torch.arange(points.shape[1], device=points.device)[:, None] % 2 == 0
-        fed = [
-            images.layers.run(images.state, images.images(part)).second for part in (one, other, torch.zeros_like(one))
-        ]
-        basis = torch.linalg.qr(torch.stack(fed, 3))[0]
-        left = []
-        for mixture in ((one + other) / 2, torch.where(checkered, one, other)):
-            made = images.layers.run(images.state, images.images(mixture)).second[..., None]
-            missed = (made - basis @ (basis.mT @ made)).square().flatten(1).sum(1)
-            left.append(missed / made.square().flatten(1).sum(1))
-        wrong = min(float(part.median()) for part in (evidence.rho(points), torch.minimum(*left)))
-        return min(TOKENS.accepting_share * wrong, TOKENS.most)
+        def improbability(points: Tensor) -> Tensor:
+            return prior.improbability(own.images((base + points @ directions) @ rows, shape))
 
-
-def _moved(points: Tensor, free: Tensor, value: Callable[[Tensor], Tensor]) -> Tensor:
-    """Move the free patches, (M, P) bool, of images (M, P, k) to the minimum of the value that is nearest."""
-    if not free.any():
-        return points
-    ends = points[free].clone().requires_grad_()
-    minimize(lambda: value(points.index_put((free,), ends)), [ends])
-    return points.index_put((free,), ends.detach())
+        return PatchSpace(rows, base, directions, improbability)
 
 
 def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVariant | None:
@@ -256,8 +228,14 @@ def several_of(observation: Observation, embedding: PatchEmbedding) -> SeveralVa
 def _rows(observation: Observation, name: str, factor: float) -> Tensor:
     """Return the orthonormal rows (R, in) of a weight's update, those above the rounding of its parameters; none of a
     frozen one. factor: κ, to which weight decay shrank it."""
-    sent, returned = (state[name].flatten(1) for state in observation.pairs[0])
+    returned = observation.pairs[0][1][name].flatten(1)
     if name not in observation.trainable:
-        return sent.double()[:0]
-    _, values, rows = torch.linalg.svd(without_decay(sent, returned, factor) - sent, full_matrices=False)
+        return returned.double()[:0]
+    _, values, rows = torch.linalg.svd(_update(observation, name, factor).flatten(1), full_matrices=False)
     return rows[values > TOKENS.rounding * rounding_of(returned.float())]
+
+
+def _update(observation: Observation, name: str, factor: float) -> Tensor:
+    """Return the update of a parameter without the decay by κ = `factor`, in float64."""
+    sent, returned = (state[name] for state in observation.pairs[0])
+    return without_decay(sent, returned, factor) - sent

@@ -1,5 +1,6 @@
 """Several images of a client that trains a vision transformer for one step, and one behind fixed positions."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from attacks import Knowledge, Observation, Reconstruction
 from attacks.base import silent
 from attacks.networks.token_layers import find_token_layers
 from attacks.networks.vision_transformer import find_patch_embedding
+from attacks.span.thresholds import TOKENS
 from attacks.span.tokens import NONE, PlacedTokens
 from attacks.span.variants.pixels import PixelVariant
 from attacks.span.variants.several_patches import several_of
@@ -112,8 +114,8 @@ def test_a_token_tells_its_place_and_its_patch_and_another_vector_tells_none(two
     tokens, points = true_tokens(evidence, private)
     placed = evidence.images.placed(tokens.flatten(0, 1))
     assert placed.places.tolist() == 2 * list(range(PLACES + 1))
-    patches = placed.patches.unflatten(0, (2, -1))[:, 1:]
-    assert float((patches - points).norm() / points.norm()) < 1e-3
+    found = evidence.images.space.points(placed.patches.unflatten(0, (2, -1))[:, 1:])
+    assert float((found - points).norm() / points.norm()) < 1e-3
     mixtures = tokens[0] + tokens[1] + tokens[0].roll(1, 0)
     assert not len(evidence.images.placed(mixtures).places)
 
@@ -130,33 +132,41 @@ def test_tokens_are_grouped_by_what_attention_made_of_their_image(two):
     assert int((evidence.images.grouped(fewer, 2, torch.Generator().manual_seed(0)) == NONE).sum()) == 3
 
 
-def test_a_patch_of_another_image_is_too_much(two):
+def test_what_patches_share_with_positions_holds_the_private_ones(two):
+    evidence, private = two
+    space = evidence.images.space
+    assert space.shape == (PLACES, PLACES)  # of 2 · 16 directions, 16 are known at each place
+    patches = evidence.images.embedding.patches(private.double())
+    assert float((space.patches(space.points(patches @ space.rows.T)) - patches).norm() / patches.norm()) < 1e-4
+
+
+@pytest.mark.parametrize(("tokens", "given"), [(10, True), (1, False)])
+def test_tokens_of_an_image_tell_the_patches_of_others_as_far_as_they_say(two, monkeypatch, tokens, given):
     evidence, private = two
     observation = observed(2)[0]
     variant = several_of(observation, find_patch_embedding(observation.model.eval(), SHAPE))
-    _, points = true_tokens(evidence, private)
-    mixed = points.clone()
-    mixed[0, 0] = points[1, 0]
-    with torch.no_grad():
-        bound = variant._bound(evidence)
-        assert float(evidence.rho(points).max()) < bound < float(evidence.rho(mixed[:1]))
-
-
-def test_of_images_that_do_not_pass_the_patches_that_were_found_are_held(two, monkeypatch):
-    evidence, private = two
-    observation = observed(2)[0]
-    variant = several_of(observation, find_patch_embedding(observation.model.eval(), SHAPE))
-    tokens, points = true_tokens(evidence, private)
-    found = Reconstruction(tokens[:, :10].flatten(0, 1)[:, None, None], torch.zeros(20))
+    true, _ = true_tokens(evidence, private)
+    found = Reconstruction(true[:, :tokens].flatten(0, 1)[:, None, None], torch.zeros(2 * tokens))
     monkeypatch.setattr(PixelVariant, "attack", lambda *given: found)
-    monkeypatch.setattr("attacks.span.variants.several_patches.minimize", lambda value, variables: None)
     generator = torch.Generator().manual_seed(0)
     candidates = variant.search(evidence, generator, silent)
     accepted = variant.accept(evidence, candidates, generator, silent)
-    assert not len(accepted.images) and len(accepted.held) == 2 and accepted.facts["tokens"] == 20
-    order = torch.cdist(candidates.points.flatten(1), points.flatten(1)).argmin(1)
-    known = points[order] * (torch.arange(PLACES) < 9)[:, None]  # the first token is no patch's
-    assert sorted(order.tolist()) == [0, 1] and float((candidates.points - known).norm() / points.norm()) < 1e-3
+    assert len(accepted.images) == 2 * given and len(accepted.held) == 2 - 2 * given
+    assert accepted.facts["tokens"] == 2 * tokens
+    if given:
+        assert bool((away(accepted, private) < 1e-7).all())
+
+
+def test_an_image_with_the_token_of_another_is_not_certain(two):
+    evidence, private = two
+    images, (tokens, points) = evidence.images, true_tokens(evidence, private)
+    placed = images.placed(tokens.flatten(0, 1))
+    group = torch.arange(PLACES + 1)
+    missing = torch.zeros(PLACES, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(0)
+    assert images.fit(placed, group).likeliest(points[0], missing, generator).error < TOKENS.certain
+    group[3] = PLACES + 1 + 3
+    assert images.fit(placed, group).likeliest(points[0], missing, generator).error == math.inf
 
 
 def test_crowded_tokens_are_grouped_first(two):
