@@ -19,7 +19,7 @@ token to token. Within an image it is then taken for what it is there on average
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -29,7 +29,7 @@ from attacks.interface.observation import State
 from attacks.networks.token_layers import TokenLayers
 from attacks.networks.vision_transformer import PatchEmbedding
 from attacks.span.thresholds import TOKENS
-from attacks.span.token_fit import ImageFit, PatchSpace
+from attacks.span.token_fit import FittedImage, ImageFit, PatchSpace
 
 NONE = -1  # in place of the index of a token that is missing
 
@@ -127,41 +127,45 @@ class TokenImages:
         filled = [self.space.filled(*image) for image in zip(points, chosen == NONE, strict=True)]
         return torch.stack(filled)
 
-    def fit(self, placed: PlacedTokens, group: Tensor) -> ImageFit:
-        """Return how tokens tell the image of which they are `group` (T,)."""
-        there = (group != NONE).nonzero()[:, 0]
+    def likeliest(self, placed: PlacedTokens, group: Tensor, generator: torch.Generator) -> FittedImage:
+        """Find the image of which tokens are `group` (T,), but for a few that it misses by far: they are another's."""
+        while True:
+            there = (group != NONE).nonzero()[:, 0]
+            tokens = placed.tokens[group[there]]
+            fit = ImageFit(self.space, tokens, partial(self._fed, places=there))
+            missing = group[self.layers.rows.to(group.device)] == NONE
+            found = fit.likeliest(self.of_groups(placed, group[None])[0], missing, generator)
+            foreign = found.noise > TOKENS.own * float(tokens.square().mean().sqrt())
+            if not foreign.any() or 2 * int(foreign.sum()) >= len(there):
+                return found
+            group = group.index_fill(0, there[foreign], NONE)
 
-        @torch.no_grad()
-        def feed(points: Tensor) -> Tensor:
-            return self.layers.run(self.state, self.images(points)).first[:, there]
-
-        return ImageFit(self.space, placed.tokens[group[there]], feed)
+    @torch.no_grad()
+    def _fed(self, points: Tensor, places: Tensor) -> Tensor:
+        """Return what the first layer is fed in places (J,) of images by their points (M, P, q): (M, J, D)."""
+        return self.layers.run(self.state, self.images(points)).first[:, places]
 
     def _exchanged(self, placed: PlacedTokens, groups: Tensor) -> tuple[Tensor, float]:
         """Exchange tokens of the same place between images while that lowers the misfit; return both."""
         pairs = torch.combinations(torch.arange(len(groups)))
         for _ in range(TOKENS.sweeps if len(pairs) else 0):
-            before, points = groups.clone(), self.of_groups(placed, groups)
-            misfit = self._misfit(placed, groups, points)
+            before, misfit = groups.clone(), self._misfit(placed, groups)
             for place in range(groups.shape[1]):
-                tried, moved = groups[pairs], points[pairs]
+                tried = groups[pairs]
                 tried[:, :, place] = tried[:, :, place].flip(1)
-                own = self.layers.rows == place
-                moved[:, :, own] = moved[:, :, own].flip(1)
-                new = self._misfit(placed, tried.flatten(0, 1), moved.flatten(0, 1)).view(len(pairs), 2)
+                new = self._misfit(placed, tried.flatten(0, 1)).view(len(pairs), 2)
                 gain = misfit[pairs].sum(1) - new.sum(1)
                 best = int(gain.argmax())
                 if gain[best] > TOKENS.least_gain * misfit.sum():
-                    groups[pairs[best]], points[pairs[best]], misfit[pairs[best]] = tried[best], moved[best], new[best]
+                    groups[pairs[best]], misfit[pairs[best]] = tried[best], new[best]
             if torch.equal(groups, before):
                 break
-        return groups, float(self._misfit(placed, groups, self.of_groups(placed, groups)).sum())
+        return groups, float(self._misfit(placed, groups).sum())
 
     @torch.no_grad()
-    def _misfit(self, placed: PlacedTokens, groups: Tensor, points: Tensor) -> Tensor:
-        """Compute ‖c − c of the network‖² (N,) of images by their tokens (N, T), summed over those that are there, and
-        their points (N, P, q)."""
-        made = self.layers.run(self.state, self.images(points)).mixed
+    def _misfit(self, placed: PlacedTokens, groups: Tensor) -> Tensor:
+        """Compute ‖c − c of the network‖² (N,) of images by their tokens (N, T), summed over those that are there."""
+        made = self.layers.run(self.state, self.images(self.of_groups(placed, groups))).mixed
         apart = (made - placed.mixed[groups.clamp_min(0)]).square().sum(2)
         return (apart * (groups != NONE)).sum(1)
 

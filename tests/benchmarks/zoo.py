@@ -449,7 +449,10 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
         f"vit_tiny, patch {p}, one step, N = {n}": lambda x, y, n=n, p=p: several_patches(p, n, x, y)
         for p, n in ((8, 2), (8, 3), (8, 4), (8, 5), (8, 8), (4, 2))
     },
-    "trained vit_tiny, patch 8, one step, N = 2": lambda x, y: several_patches(8, 2, x, y, True),
+    **{
+        f"trained vit_tiny, patch 8, one step, N = {n}": lambda x, y, n=n: several_patches(8, n, x, y, True)
+        for n in (2, 4)
+    },
     "ViT-B/16, 224x224, N = 1": vit_base,
     "vit_tiny, 20 updates of 2 to 8 images": several_through_vit,
     **{f"one hidden layer, N = {n}": lambda x, y, n=n: one_hidden(n, CIFAR_MEAN, x, y) for n in (16, 32, 64, 128)},

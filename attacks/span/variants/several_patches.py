@@ -138,11 +138,10 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         groups = groups[(groups != NONE).any(1)]
         if not len(groups):
             return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), len(tokens), 0)
-        missing = groups[:, self.layers.rows] == NONE
         points, errors = images.of_groups(placed, groups), []
         for done in range(len(points)):
             progress(done, len(points), math.nan)
-            found = images.fit(placed, groups[done]).likeliest(points[done], missing[done], generator)
+            found = images.likeliest(placed, groups[done], generator)
             points[done] = found.z
             errors.append(found.error)
         error = points.new_tensor(errors)

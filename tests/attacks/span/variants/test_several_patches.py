@@ -1,6 +1,5 @@
 """Several images of a client that trains a vision transformer for one step, and one behind fixed positions."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -157,16 +156,16 @@ def test_tokens_of_an_image_tell_the_patches_of_others_as_far_as_they_say(two, m
         assert bool((away(accepted, private) < 1e-7).all())
 
 
-def test_an_image_with_the_token_of_another_is_not_certain(two):
+@pytest.mark.parametrize(("foreign", "whose"), [(0, 0), (1, 0), (10, 1)])
+def test_tokens_of_another_image_are_left_out_if_they_are_few(two, foreign, whose):
     evidence, private = two
     images, (tokens, points) = evidence.images, true_tokens(evidence, private)
     placed = images.placed(tokens.flatten(0, 1))
     group = torch.arange(PLACES + 1)
-    missing = torch.zeros(PLACES, dtype=torch.bool)
-    generator = torch.Generator().manual_seed(0)
-    assert images.fit(placed, group).likeliest(points[0], missing, generator).error < TOKENS.certain
-    group[3] = PLACES + 1 + 3
-    assert images.fit(placed, group).likeliest(points[0], missing, generator).error == math.inf
+    group[3 : 3 + foreign] += PLACES + 1
+    found = images.likeliest(placed, group, torch.Generator().manual_seed(0))
+    assert found.error < TOKENS.certain
+    assert float((found.z - points[whose]).norm() / points[whose].norm()) < TOKENS.certain
 
 
 def test_crowded_tokens_are_grouped_first(two):
