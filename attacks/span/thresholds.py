@@ -392,6 +392,8 @@ class TOKENS(Thresholds):
     least_step: float = 0.01  # of what is left, by which a step has to lower it
     difference: float = 1e-6  # of a coordinate's size, by which derivatives are taken
     own: float = 0.1  # of a token's size, by which an image may miss it: right ones up to 0.013, others' 0.4
+    exact: float = 1e-9  # misses nothing: of a token's size, or of a photograph's
+    unknowns: int = 4000  # of an image, for which equations are solved
     certain: float = 0.01  # error to be expected of a pixel, to the deviation of pixels
 
 

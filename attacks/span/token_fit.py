@@ -67,10 +67,14 @@ class PatchSpace:
         own = self.entries(missing)
         root = torch.linalg.cholesky(self.prior[0][own][:, own])
         noise = torch.randn(len(own), TOKENS.drawn, dtype=torch.float64, generator=generator).to(z)
-        steps = torch.linalg.solve_triangular(root.mT, noise, upper=True).T * self.improbability(z[None]).sqrt()
+        steps = torch.linalg.solve_triangular(root.mT, noise, upper=True).T * self.contrast(z)
         drawn = z.flatten().repeat(len(TOKENS.widths) * len(steps), 1)
         drawn[:, own] += torch.cat([width * steps for width in TOKENS.widths])
         return drawn.unflatten(1, self.shape)
+
+    def contrast(self, z: Tensor) -> float:
+        """Compute that of an image z (P, q), 1 being that of photographs; never zero."""
+        return float(self.improbability(z[None]).clamp_min(TOKENS.exact).sqrt())
 
     def entries(self, patches: Tensor) -> Tensor:
         """Return the indices in z, flattened, of patches (P,) bool."""
@@ -129,11 +133,11 @@ class ImageFit:
         """Move the free patches, (P,) bool, of an image z (P, q) to the likeliest nearby, by steps of Levenberg and
         Marquardt."""
         own, damping = self.space.entries(free), TOKENS.damping
-        second, first = (part / self.space.improbability(z[None]) for part in self.space.prior)
+        second, first = (part / self.space.contrast(z) ** 2 for part in self.space.prior)
         for _ in range(TOKENS.steps):
             left, slopes = self._linear(z, own)
             noise = left.square().mean(1).sqrt()
-            weights = 1 / noise.clamp_min(TOKENS.least_noise * noise.median())[:, None]
+            weights = 1 / noise.clamp_min(TOKENS.least_noise * float(noise.median()) + TOKENS.exact)[:, None]
             slopes, wanted = (weights * slopes).flatten(1), (weights * left).flatten()
             normal = slopes @ slopes.T + second[own][:, own]
             down = slopes @ wanted - (first + second @ z.flatten())[own]
@@ -168,7 +172,7 @@ class ImageFit:
     def _linear(self, z: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Return (r (J, D), the derivative of what the network feeds by the entries `own` (U,), (U, J, D)), by
         differences: networks need not be differentiable twice, or forwards."""
-        step = TOKENS.difference * float(z.square().mean().sqrt())
+        step = TOKENS.difference * (float(z.square().mean().sqrt()) + TOKENS.exact)
         at = self.feed(z[None])
         slopes = []
         for part in own.split(TOKENS.batch):

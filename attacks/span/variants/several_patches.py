@@ -53,6 +53,12 @@ class TokenUpdate:
     @property
     def refusal(self) -> Refusal | None:
         """Why there is nothing to search."""
+        unknowns = math.prod(self.images.space.shape)
+        if self.count is not None and unknowns > TOKENS.unknowns:
+            return Refusal(
+                f"nothing returned: patches of {self.count} images leave {unknowns} unknowns an image, and at most "
+                f"{TOKENS.unknowns} are solved for"
+            )
         if self.count is not None:
             return None
         return Refusal(
@@ -198,7 +204,7 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         own, shape = self.embedding, observation.input_shape
         prior, places = PixelSpace(shape, None), len(own.source)
         base, directions = rows.new_zeros(places, len(rows)), torch.eye(len(rows)).to(rows)
-        if own.positions in observation.moved:
+        if own.positions in observation.moved and len(rows) > places:
             weight = _update(observation, own.weight, factor).flatten(1) @ rows.T
             for decay in (factor, 1.0):
                 moved = _update(observation, own.positions, decay).reshape(-1, len(weight))[own.rows]

@@ -168,6 +168,14 @@ def test_tokens_of_another_image_are_left_out_if_they_are_few(two, foreign, whos
     assert float((found.z - points[whose]).norm() / points[whose].norm()) < TOKENS.certain
 
 
+def test_more_unknowns_than_are_solved_for_are_refused_before_the_search(two):
+    evidence, _ = two
+    space = replace(evidence.images.space, base=torch.zeros(TOKENS.unknowns, 32))
+    refusal = replace(evidence, images=replace(evidence.images, space=space)).refusal
+    assert evidence.refusal is None
+    assert f"leave {16 * TOKENS.unknowns} unknowns an image, and at most {TOKENS.unknowns}" in refusal.reason
+
+
 def test_crowded_tokens_are_grouped_first(two):
     """As where images are many: nothing is asked of what attention mixed, but how it differs between other images."""
     evidence, private = two
