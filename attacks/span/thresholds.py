@@ -120,7 +120,7 @@ class SEARCH(Thresholds):
     reflected: int = 5  # missing images in which one that passed is reflected: the nearest
     newton_steps: int = 8  # that take a candidate to its minimum, at most; three sufficed from an L2 distance of 3.7
     newton_gain: float = 1e-3  # share of ρ that a step has to gain for another one to follow
-    newton_ridge: float = 1e-12  # of a mean square, added to the normal equations
+    ridge: float = 1e-12  # of a mean square, added to normal equations
 
 
 class DECOY(Thresholds):
@@ -189,7 +189,6 @@ class CERTAINTY(Thresholds):
     # further clients of such raw images all 8 came back from 37 (exact interval 80 to 98 %), and none that is nobody's
     leverage: float = 0.99  # of one unit among the zeros of a dual: the most where N duals determine all images
     rounding: float = 1e-3  # of ‖g‖: a residual below it is rounding or drift, and no misfit
-    ridge: float = 1e-12  # of a mean square, added to the normal equations
     # chosen on 8 clients of 38 digits at width 128 and one of 100 at 1024: private images at most 2.9, the one image
     # that was nobody's 19
     at_rest: float = 5.0  # of E: by how much least squares may still move a candidate

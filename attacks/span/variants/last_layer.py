@@ -16,6 +16,7 @@ The search starts from means of the z of each class, which the rows of an update
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import linear_layers, parameter_names, probe, random_images
 from attacks.span.maps.update import patch_rank, rounding_of
+from attacks.span.search.descent import first_of_near
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import LAST_LAYER, constants_of
 from attacks.update.spectrum import Spectrum
@@ -162,8 +164,7 @@ class Points:
         return 1 / (along * self.in_rows(points) / self.update.values).sum(1)
 
 
-@dataclass(frozen=True)
-class Fed:
+class Fed(NamedTuple):
     """What the layer was fed of private images.
 
     points: (F, D + 1), the last entry 1.
@@ -177,23 +178,19 @@ class Fed:
 
     def beside(self, other: "Fed") -> "Fed":
         """Add those of the other that are none of these."""
-        kept = self
-        for i in range(len(other.points)):
-            point = other.points[i : i + 1]
-            apart = (kept.points - point).norm(dim=1) > LAST_LAYER.apart * point.norm()
-            if bool(apart.all()):
-                parts = zip(kept._parts(), other._parts(), strict=True)
-                kept = Fed(*(torch.cat([own, new[i : i + 1]]) for own, new in parts))
-        return kept
+        both = Fed(*map(torch.cat, zip(self, other, strict=True)))
+        near = torch.cdist(both.points, both.points) <= LAST_LAYER.apart * both.points.norm(dim=1)
+        return both.at(first_of_near(near))
 
     def of_one_share(self) -> "Fed":
         """Keep those whose c is that of most, to be compared with which there have to be two."""
         usual = self.shares.median() if len(self.shares) else self.shares.new_zeros(())
         alike = ((self.shares - usual).abs() < LAST_LAYER.same_share * usual.abs()) & (self.shares < 0)
-        return Fed(*(part[alike if int(alike.sum()) > 1 else alike[:0].nonzero()[:, 0]] for part in self._parts()))
+        return self.at(alike if int(alike.sum()) > 1 else torch.zeros_like(alike))
 
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.points, self.classes, self.shares
+    def at(self, kept: Tensor) -> "Fed":
+        """Return those of the indices, or of the mask, `kept`."""
+        return Fed(*(part[kept] for part in self))
 
 
 @dataclass(frozen=True)
