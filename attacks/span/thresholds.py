@@ -3,27 +3,9 @@
 A group is a class without instances. Those that took part in a run are among the facts of its result, as
 `threshold_<group>_<name>`. A share has no unit: it is relative to what its comment names.
 
-All were chosen by hand while the results of docs/records (span_*.md, finetune.md) were measured, with the truth of
-those cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to
-120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
-LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and `MAP_SEARCH` on two clients each of a
-narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
-CIFAR-10's training split, its `few_*` on EfficientNet-Lite0 (zoo's seeds 1 to 3).
-`python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
-was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
-changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
-(docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
-`equations` on another (docs/records/span_random_odd.md), and not varied.
-`CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100 to 114, 7102) and a few clients of
-MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1
-to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
-step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
-(seeds 300, 301, 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
-and 420 to 444), and not varied. `TOKENS` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8:
-seed 1, of 4, 6 and 8 images; seed 12000, of 3; two of a trained one), on three crops of a photograph, and not varied.
-`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY` and `MAP_INVERSION` were not varied. `leading_*` and `hope`
-were chosen on seeds 100 to 102 of two updates on MNIST's training split: a client's with 200 images at width 2048 after
-300 full-batch steps, and the mean of ten clients' with 30 each (docs/records/span_times.md has other seeds)."""
+All were chosen by hand, with the truth of some clients in view: docs/records/span_constants.md names these, and what
+halving and doubling changes. What changed more than another seed of the attack does says [matters] and which way.
+"""
 
 from dataclasses import dataclass
 
