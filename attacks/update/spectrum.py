@@ -111,10 +111,6 @@ class Spectrum:
         smaller, larger = sorted((self.rows - rank, self.columns - rank))
         return float(self.values[rank:].median()) / (larger * (1 - smaller / larger / 3)) ** 0.5
 
-    def median_noise(self) -> float:
-        """Return ‖E‖ / ‖Δ‖ for noise E of independent entries, from the median singular value."""
-        return self.share(self.deviation())
-
     def noise_edge(self, rank: int) -> float:
         """Return the largest singular value of the noise, if all beyond `rank` is noise: √rows + √columns deviations
         (Marchenko and Pastur 1967)."""

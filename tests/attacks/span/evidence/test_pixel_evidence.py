@@ -24,7 +24,8 @@ def test_noise_is_measured_by_the_median_singular_value():
     strong = 100 * torch.outer(*(torch.randn(n, generator=generator, dtype=torch.float64) for n in (200, 120)))
     spectrum = Spectrum.of(noise + strong)
     assert spectrum.above_noise() == 1
-    assert spectrum.median_noise() == pytest.approx(float(noise.norm() / (noise + strong).norm()), rel=0.05)
+    share = float(noise.norm() / (noise + strong).norm())
+    assert spectrum.share(spectrum.deviation()) == pytest.approx(share, rel=0.05)
 
 
 def test_pixels_that_are_constant_are_one_column_also_where_the_update_is_quantized():
