@@ -295,7 +295,7 @@ class Identification:
         views = Views(self.gallery.small[self.guesses] if self.drawn else smoothed(self.inputs))
 
         def unlike(rows: np.ndarray, columns: Chosen) -> np.ndarray:
-            return -views.at(columns).likeness(self.gallery.units[rows], least)
+            return -views.likeness(self.gallery.units[rows], columns)
 
         if not len(self.guesses):
             return np.zeros(self.l2.shape, dtype=bool)
