@@ -131,19 +131,19 @@ def lengths(images: Tensor) -> np.ndarray:
     return images.flatten(1).double().norm(dim=1).numpy()
 
 
-def greedy_match(distance: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
+def greedy_match(distance: np.ndarray) -> np.ndarray:
     """Match as Loo et al.'s curve does: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
     column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer.
 
-    order: (N, M), the columns of each row, the closest first. Every row asks for its closest column, and for the next
-    one where a closer row has it (Gale and Shapley 1962): of one order of all pairs that is the greedy matching.
+    Every row asks for its closest column, and for the next one where a closer row has it (Gale and Shapley 1962): of
+    one order of all pairs that is the greedy matching.
     """
     match = np.full(len(distance), -1)
     if len(distance) > distance.shape[1]:  # rows that are left over would ask for every column
         rows = greedy_match(distance.T)
         match[rows] = np.arange(len(rows))
         return match
-    order = distance.argsort(1, kind="stable") if order is None else order
+    order = distance.argsort(1, kind="stable")
     asked, holder = np.zeros(len(distance), dtype=int), np.full(distance.shape[1], -1)
     asking = np.arange(len(distance))
     while len(asking):
