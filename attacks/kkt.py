@@ -19,7 +19,7 @@ from attacks.base import Attack, Progress, Reconstruction, ReportLoss, best_of_r
 from attacks.interface.knowledge import Knowledge, count_candidates
 from attacks.interface.observation import Observation
 from attacks.interface.options import NOT_NEGATIVE, POSITIVE
-from attacks.interface.torch_tools import cast_state, choose_device, descend, half_cosine_by_ratios
+from attacks.interface.torch_tools import cast_state, choose_device, descend
 from attacks.networks.probing import count_outputs, outputs_at
 from attacks.ntk.objective import (
     TRACE_EVERY,
@@ -153,7 +153,7 @@ class KKTOptimization:
             return found
 
         variables = [(images, options.learning_rate), (multipliers, options.learning_rate * scale)]
-        descend(gradients, variables, options.iterations, half_cosine_by_ratios)
+        descend(gradients, variables, options.iterations)
         report(options.iterations, trace[-1][1])
         return DualSolution.of(self.objective, images, self.duals(images, multipliers), trace)
 

@@ -104,14 +104,6 @@ def half_cosine(rate: float, steps: int) -> Iterator[float]:
         yield rate * (0.5 + 0.5 * math.cos(math.pi * step / steps))
 
 
-def half_cosine_by_ratios(rate: float, steps: int) -> Iterator[float]:
-    """Give the same sizes but for rounding: each from the one before, as torch's CosineAnnealingLR computes them."""
-    for step in range(steps):
-        if step:
-            rate *= (1 + math.cos(math.pi * step / steps)) / (1 + math.cos(math.pi * (step - 1) / steps))
-        yield rate
-
-
 def constant(rate: float, steps: int) -> Iterable[float]:
     """Keep the step size."""
     return repeat(rate, steps)

@@ -26,7 +26,7 @@ from attacks.kernel.empirical import (
 from attacks.kernel.hessian import hessian_norms, is_factored
 from attacks.networks.jacobian import Jacobian
 from attacks.networks.probing import find_input_layer, most_exact_type, parameter_names
-from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
+from attacks.update.spectrum import Spectrum, layer_update
 
 ZERO = "zero update: the client returned what it was sent"
 KERNEL_REGIME = "kernel regime: the NTK attack's assumption holds"
@@ -82,7 +82,7 @@ def _layer_rank(name: str, update: Tensor, generator: torch.Generator) -> LayerR
         sketch = torch.randn((columns, SKETCH), generator=generator, dtype=update.dtype).to(update.device)
         update = update @ sketch / SKETCH**0.5
     spectrum = Spectrum.of(update)
-    counted = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
+    counted = spectrum.image_count()
     ends = spectrum.values[counted.count - 1 : counted.count + 1]
     gap = float(ends[0] / ends[1]) if len(ends) == 2 else math.nan
     return LayerRank(name, rows, columns, *norms, counted.count, gap, counted.has_spectral_gap)

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.interface.observation import State
-from attacks.networks.products import Product, plain
 
 # βz from which softplus counts as linear; at torch's 20 its value and slope would disagree by 2e-9
 SOFTPLUS_THRESHOLD = 40.0
@@ -134,11 +133,11 @@ class BatchNorm:
 class Layer:
     """x ↦ xWᵀ + b."""
 
-    weight: Product
+    weight: Tensor
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        value = self.weight.forward(x)
+        value = x @ self.weight.T
         return value if self.bias is None else value + self.bias
 
 
@@ -180,10 +179,10 @@ class FrontLayers:
 class DenseNetwork(FrontLayers):
     """The layers of a plain MLP: the same activation of `CURVATURES` lies between all of them, and nothing beside."""
 
-    def layers(self, state: State, product: Callable[[Tensor], Product] = plain) -> list[Layer]:
-        """Return W_l, as `product` has it, and b_l of every layer at the parameters `state`."""
+    def layers(self, state: State) -> list[Layer]:
+        """Return W_l and b_l of every layer at the parameters `state`."""
         names = zip(self.weights, self.biases, strict=True)
-        return [Layer(product(state[weight]), None if bias is None else state[bias]) for weight, bias in names]
+        return [Layer(state[weight], None if bias is None else state[bias]) for weight, bias in names]
 
     def forward(self, state: State, images: Tensor, beta: Beta = None) -> Tensor:
         """Return outputs (M, K) for images (M, C, H, W)."""
@@ -199,7 +198,7 @@ class DenseNetwork(FrontLayers):
         inputs, slopes = self._hidden(layers, images, beta)
         signals = [duals]
         for layer, slope in zip(reversed(layers[1:]), reversed(slopes), strict=True):
-            signals.append(layer.weight.backward(signals[-1]) * slope)
+            signals.append(signals[-1] @ layer.weight * slope)
         return DensePass(inputs, signals[::-1], slopes)
 
     def pull_back(
@@ -214,11 +213,11 @@ class DenseNetwork(FrontLayers):
         bend = CURVATURES[self.activation]
         grads = []
         for layer, slope in enumerate(run.slopes):
-            signals[layer + 1] += layers[layer + 1].weight.forward(signals[layer] * slope)
+            signals[layer + 1] += (signals[layer] * slope) @ layers[layer + 1].weight.T
             grads.append(bend(run.inputs[layer + 1], slope, beta).mul_(signals[layer]).mul_(run.signals[layer]))
         for layer in reversed(range(len(grads))):
             grads[layer].addcmul_(inputs[layer + 1], run.slopes[layer])
-            inputs[layer] += layers[layer].weight.backward(grads[layer])
+            inputs[layer] += grads[layer] @ layers[layer].weight
         return inputs[0], signals[-1]
 
     def _hidden(self, layers: list[Layer], images: Tensor, beta: Beta) -> tuple[list[Tensor], list[Tensor]]:

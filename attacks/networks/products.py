@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.networks.probing import probe_generator
@@ -25,34 +24,11 @@ class Product:
     backward: Callable[[Tensor], Tensor]
 
 
-def plain(weight: Tensor) -> Product:
-    """Return W as it is; differentiable."""
-    return Product(break_even_rank(weight.shape), lambda x: x @ weight.T, lambda x: x @ weight)
-
-
-def pack(weight: Tensor) -> Product:
-    """Return W and Wᵀ in oneDNN's format on a CPU, in float32 and from 512 x 512 on, where repacking x pays; else
-    plain.
-
-    For 40 rows and 1024 x 1024: 0.65 ms, where the plain form takes 1.1 ms (MKL on AMD Zen 5). Two more copies of W in
-    memory; no gradient flows through it.
-    """
-    known = weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-    if not known or weight.numel() < 512**2:
-        return plain(weight)
-    straight, transposed = weight.to_mkldnn(), weight.T.contiguous().to_mkldnn()
-    return Product(
-        break_even_rank(weight.shape) / 2,
-        lambda x: F.linear(x.to_mkldnn(), straight).to_dense(),
-        lambda x: F.linear(x.to_mkldnn(), transposed).to_dense(),
-    )
-
-
 def compress(weight: Tensor) -> Product:
-    """Return W = left rightᵀ where this halves the multiplications at the dtype's precision (100 ulp), else packed."""
+    """Return W = left rightᵀ where this halves the multiplications at the dtype's precision (100 ulp), else W."""
     factors = low_rank(weight, 100 * torch.finfo(weight.dtype).eps, int(break_even_rank(weight.shape) / 2))
     if factors is None:
-        return pack(weight)
+        return Product(break_even_rank(weight.shape), lambda x: x @ weight.T, lambda x: x @ weight)
     left, right = factors
     return Product(left.shape[1], lambda x: (x @ right) @ left.T, lambda x: (x @ left) @ right.T)
 

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from attacks.interface.observation import State
 from attacks.networks.mlp import Beta, DenseNetwork, DensePass
-from attacks.networks.products import Product, break_even_rank, compress, pack
+from attacks.networks.products import Product, break_even_rank, compress
 
 Terms = tuple[Tensor, Tensor, Tensor]  # a scalar with its gradients in D and A, or in images and duals
 Term = Callable[[Tensor, Tensor], Terms]
@@ -30,7 +30,7 @@ class DenseObjective:
     def __init__(self, network: DenseNetwork, delta: State, views: Sequence[State], kept: State | None = None):
         self.network, self.kept = network, kept
         self.delta = delta if kept is None else {name: value * kept[name] for name, value in delta.items()}
-        self.views = [network.layers(view, pack) for view in views]
+        self.views = [network.layers(view) for view in views]
         self.updates = self._updates(self.delta)
 
     def loss(self, images: Tensor, duals: Tensor, beta: Beta) -> Tensor:

@@ -99,8 +99,7 @@ def score_images(
     """Match candidates to private images greedily by L2 and score every pair; equal private images are matched once. An
     image left without a match is scored against the mean public image and counts as not identified. unmatched: these
     scores of all of them, where they are there already; they cost more than those of a few candidates. known: the
-    distances of the different private images, then of the pool, to these candidates and others behind them. Of
-    public images that were drawn for a floor it is asked only from 20 dB on whether they identify an image."""
+    distances of the different private images, then of the pool, to these candidates and others behind them."""
     if not len(candidates) and unmatched is not None:
         return unmatched
     distinct = Distinct.among(private)
@@ -120,8 +119,7 @@ def score_images(
     guesses, matched = candidates[scores.match[rows]], own[rows]
     scores.l2[rows] = lengths(guesses - matched)
     scores.psnr[rows] = psnr(matched, guesses)
-    asked = rows[scores.psnr[rows] >= RECOVERED_PSNR] if known.drawn else rows
-    scores.identified[asked] = known.nearest_is(asked, scores.match[asked], scores.l2[asked])
+    scores.identified[rows] = known.nearest_is(rows, scores.match[rows], scores.l2[rows])
     match = hungarian_match(distance**2 * distinct.copies[:, None])
     rows = np.flatnonzero(match >= 0)
     scores.hungarian_psnr[rows] = psnr(own[rows], candidates[match[rows]])
@@ -133,19 +131,19 @@ def lengths(images: Tensor) -> np.ndarray:
     return images.flatten(1).double().norm(dim=1).numpy()
 
 
-def greedy_match(distance: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
+def greedy_match(distance: np.ndarray) -> np.ndarray:
     """Match as Loo et al.'s curve does: take the closest pair of distance (N, M), remove both, repeat. Returns (N,)
     column of each row, -1 for rows left over; of equal distances the first row's, then column's, is closer.
 
-    order: (N, M), the columns of each row, the closest first. Every row asks for its closest column, and for the next
-    one where a closer row has it (Gale and Shapley 1962): of one order of all pairs that is the greedy matching.
+    Every row asks for its closest column, and for the next one where a closer row has it (Gale and Shapley 1962): of
+    one order of all pairs that is the greedy matching.
     """
     match = np.full(len(distance), -1)
     if len(distance) > distance.shape[1]:  # rows that are left over would ask for every column
         rows = greedy_match(distance.T)
         match[rows] = np.arange(len(rows))
         return match
-    order = distance.argsort(1, kind="stable") if order is None else order
+    order = distance.argsort(1, kind="stable")
     asked, holder = np.zeros(len(distance), dtype=int), np.full(distance.shape[1], -1)
     asking = np.arange(len(distance))
     while len(asking):
@@ -256,20 +254,17 @@ Measure = Callable[[np.ndarray, Chosen], np.ndarray]
 class Identification:
     """Candidates (M, C, H, W) beside the images of a gallery, Q.
 
-    candidates: or (M,) their numbers, if they are drawn from it. inputs: the same before they were clamped to [0, 1].
-    guesses: (M,), the number of the image that one is an exact copy of; Q or more where it is of none. judged: (J,),
-    the images that are asked about, default all. Others may be nearer, and meet only what would be hits.
+    inputs: candidates before they were clamped to [0, 1]. guesses: (M,), the number of the image that one is an exact
+    copy of; Q or more where it is of none. judged: (J,), the images that are asked about, default all. Others may be
+    nearer, and meet only what would be hits.
     """
 
-    def __init__(self, gallery: Gallery, candidates: Tensor | np.ndarray, judged: np.ndarray | None = None):
+    def __init__(self, gallery: Gallery, candidates: Tensor, judged: np.ndarray | None = None):
         everyone = np.arange(len(gallery.images))
         self.gallery, self.judged = gallery, everyone if judged is None else judged
         self.others = np.setdiff1d(everyone, self.judged)
-        self.drawn = isinstance(candidates, np.ndarray)
-        self.inputs = gallery.images[candidates] if isinstance(candidates, np.ndarray) else candidates
-        self.candidates = self.inputs.clamp(0, 1)
-        seen = dict(gallery.seen)
-        self.guesses = candidates if isinstance(candidates, np.ndarray) else numbers_of(self.candidates, seen=seen)
+        self.inputs, self.candidates = candidates, candidates.clamp(0, 1)
+        self.guesses = numbers_of(self.candidates, seen=dict(gallery.seen))
 
     @cached_property
     def flat(self) -> Tensor:
@@ -292,10 +287,10 @@ class Identification:
 
     def recognized(self, least: float) -> np.ndarray:
         """Return the hits by an eye: the pairs more alike than `least`, and identified by their likeness, (J, M)."""
-        views = Views(self.gallery.small[self.guesses] if self.drawn else smoothed(self.inputs))
+        views = Views(smoothed(self.inputs))
 
         def unlike(rows: np.ndarray, columns: Chosen) -> np.ndarray:
-            return -views.at(columns).likeness(self.gallery.units[rows], least)
+            return -views.likeness(self.gallery.units[rows], columns)
 
         if not len(self.guesses):
             return np.zeros(self.l2.shape, dtype=bool)

@@ -284,20 +284,20 @@ def score(
     draws = [_draw(public, size, generator) for _ in range(2)]
     free, least = _free(gallery, len(own), draws[0]), _least(gallery, len(own), public, len(reconstructed), generator)
 
-    def compare(candidates: Tensor | np.ndarray, returned: int, judged: np.ndarray) -> tuple[ImageScores, Hits]:
+    def compare(candidates: Tensor, returned: int, judged: np.ndarray) -> tuple[ImageScores, Hits]:
         known = Identification(gallery, candidates, judged)
         scores = score_images(private, known.candidates[:returned], pool, mean_image, known)
         return scores, Hits.of(known, scores.at(first), transformations, least)
 
     images, hits = compare(torch.cat([reconstructed, held]), len(reconstructed), np.append(private_rows, free))
-    floor, floor_hits = compare(draws[0], size, private_rows)
-    second = Identification(gallery, draws[1], private_rows)
+    floor, floor_hits = compare(gallery.images[draws[0]], size, private_rows)
+    second = Identification(gallery, gallery.images[draws[1]], private_rows)
     guesses = floor if size == len(public) else score_images(private, second.candidates, pool, mean_image, second)
     exposure = Exposure.of(hits, floor_hits, images.at(first), floor.l2[first], copies, len(reconstructed))
     class_floor, recognized, kinds = None, float("nan"), np.zeros(len(gallery.rows), dtype=int)
     if labels is not None and pool.public_labels is not None and pool.private_labels is not None:
         kinds = torch.cat([labels[first], pool.public_labels, pool.private_labels]).numpy()[gallery.rows]
-        drawn = public[_draw_by_class(pool.public_labels, labels, size, generator)]
+        drawn = gallery.images[public[_draw_by_class(pool.public_labels, labels, size, generator)]]
         class_floor, class_hits = compare(drawn, len(drawn), private_rows)
         recognized = floor_counts(class_hits, copies).get("recognized", float("nan"))
     rows, returned = slice(len(own), None), slice(len(reconstructed))
@@ -337,10 +337,7 @@ def _least(gallery: Gallery, size: int, public: np.ndarray, returned: int, gener
     if size > MOST_PUBLIC:  # these pairs tell it as well
         rows = np.sort(generator.permutation(size)[:MOST_PUBLIC])
     copies, units = rows[:, None] == some, gallery.units[rows]
-    centred = np.where(copies, np.nan, (units @ gallery.units[some].T).abs())
-    least = threshold(centred, returned)  # no more than the threshold of all views
-    moved = Views(gallery.small[some]).likeness(units, least)
-    return threshold(np.where(copies, np.nan, moved), returned)
+    return threshold(np.where(copies, np.nan, Views(gallery.small[some]).likeness(units)), returned)
 
 
 def _draw(public: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:

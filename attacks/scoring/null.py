@@ -6,7 +6,6 @@ one. Here the attacker's own prior stays, and it is held against others' images,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -50,19 +49,15 @@ class Others:
 
     def drawn(self, rows: np.ndarray, copies: np.ndarray) -> tuple[float, dict[str, int]]:
         """Return (leakage, counts) of reconstructions against these images, each counted `copies` times, (rows,)."""
-        (match, distance), (_, floor) = (self._matched(*table, rows) for table in self._tables)
+        (match, distance), (_, floor) = (self._matched(l2, rows) for l2 in (self.l2, self.floor_l2))
         found = match >= 0
         recovered = int(copies[found][self.hits[rows[found], match[found]]].sum())
         leakage = np.average(np.maximum(0.0, 1.0 - distance / np.maximum(floor, 1e-12)), weights=copies)
         counts = {name: count_images(hits[rows], copies) for name, hits in self.counted.items()}
         return float(leakage) * bool(found.any()), {"recovered": recovered, **counts}
 
-    @cached_property
-    def _tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [(l2, l2.argsort(1, kind="stable")) for l2 in (self.l2, self.floor_l2)]
-
-    def _matched(self, l2: np.ndarray, order: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        match, distance = greedy_match(l2[rows], order[rows]), self.mean_l2[rows]
+    def _matched(self, l2: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        match, distance = greedy_match(l2[rows]), self.mean_l2[rows]
         found = match >= 0
         distance[found] = l2[rows[found], match[found]]
         return match, distance

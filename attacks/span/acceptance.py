@@ -49,7 +49,7 @@ from torch.nn.functional import pad
 from attacks.networks.mlp import Activation
 from attacks.span.evidence.layers import FirstLayers
 from attacks.span.search.candidates import Candidates, decoys_of
-from attacks.span.search.problems import SpanTest, by_round, outside, outside_rounds
+from attacks.span.search.problems import SpanTest, by_round, inverse_gram, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace, complement
 from attacks.span.stages import Acceptance
 from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT, SEARCH
@@ -161,15 +161,12 @@ def certainty(
     tests: at parameters on the way from those sent, which come first, to those returned. directions: (F, N), the c of
     the duals of those that passed. apart: as `Certainty` has it.
     """
-    span = duals.values[:, None] * duals.rows
     still_free = complement(directions)
     # u_i · c_j = 0 for i ≠ j: the direction that the dual of an image leaves to this image alone
     own = torch.linalg.pinv(directions) if len(directions) else directions.T
     free = [torch.cat([still_free, u[None]]) for u in own.T] + [still_free] * len(loose)
     images = torch.cat([passed, loose])
-    everything = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span)
-    moves = [Moves(everything, span, everything @ span @ test.first.double().T) for test in tests]
-    way = list(zip(tests, moves, strict=True))
+    way = [Moves.of(test, duals) for test in tests]
     found = [_error_and_misfit(way, *one) for one in zip(images, free, strict=True)]
     error, misfit = torch.tensor(found, dtype=passed.dtype, device=passed.device).reshape(-1, 2).unbind(1)
     contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
@@ -184,31 +181,38 @@ def certainty(
 class Moves:
     """All ways in which a point of the first layer's span may move, x̃ kept at its last 1.
 
+    test: of the points, in float64.
     basis: (N − 1, N), the coordinates y.
     span: (N, in + 1), S Vᵀ.
     fed: (N − 1, R·W), what they feed the units.
     """
 
+    test: SpanTest
     basis: Tensor
     span: Tensor
     fed: Tensor
 
+    @classmethod
+    def of(cls, test: SpanTest, duals: DualSpace) -> "Moves":
+        exact, span = test.double(), duals.values[:, None] * duals.rows
+        basis = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span)
+        return cls(exact, basis, span, basis @ span @ exact.first.T)
 
-def _error_and_misfit(way: Sequence[tuple[SpanTest, Moves]], image: Tensor, free: Tensor) -> tuple[float, float]:
+
+def _error_and_misfit(way: Sequence[Moves], image: Tensor, free: Tensor) -> tuple[float, float]:
     """Return (E at the parameters sent, the F ratio there, or the least on the way if too large) of an image."""
-    error, misfit = _least_squares(*way[0], image, free)
-    for test, every in way[1:]:
+    error, misfit = _least_squares(way[0], image, free)
+    for every in way[1:]:
         if misfit < CERTAINTY.misfit:
             break
-        misfit = min(misfit, _least_squares(test, every, image, free)[1])
+        misfit = min(misfit, _least_squares(every, image, free)[1])
     return error, misfit
 
 
-def _least_squares(test: SpanTest, every: Moves, image: Tensor, free: Tensor) -> tuple[float, float]:
+def _least_squares(every: Moves, image: Tensor, free: Tensor) -> tuple[float, float]:
     """Return (E, F ratio) of an image (in,) that may move along `free` (K + 1, N) of all moves."""
-    rows = test.rows.double()
-    z = test.first.double() @ pad(image, (0, 1), value=1.0)
-    value, slope = test.activate(z, None)
+    rows = every.test.rows
+    value, slope = every.test.activate(every.test.first @ pad(image, (0, 1), value=1.0), None)
     residual = outside_rounds(by_round(value, rows, 1.0)[None], rows)[0]
     changes = outside_rounds(by_round(every.fed * slope, rows, 0.0), rows)
     equations = len(rows) * (rows.shape[2] - rows.shape[1])
@@ -237,19 +241,18 @@ def with_means(found: Certainty, test: SpanTest, duals: DualSpace, passed: Tenso
     at x ± e, ḡ their mean and A as above for all directions, ρ would be the least ‖ḡ − g(x) − P (ḡ − g(x)) − Aᵀ y‖² /
     ‖g(x)‖² over y, of which the median over the other images is taken; infinity where there is none.
     """
-    rows, first = test.rows.double(), test.first.double()
-    fed = pad(torch.cat([passed, loose]).double(), (0, 1), value=1.0) @ first.T
-    values, slopes = test.activate(fed, None)
-    span = duals.values[:, None] * duals.rows
-    moves = _without_last(torch.eye(len(span), dtype=span.dtype, device=span.device), span) @ span @ first.T
+    moves = Moves.of(test, duals)
+    rows, activate = moves.test.rows, moves.test.activate
+    fed = pad(torch.cat([passed, loose]).double(), (0, 1), value=1.0) @ moves.test.first.T
+    values, slopes = activate(fed, None)
     mixed = found.mixed.clone()
     for i in range(len(passed), len(fed) if len(fed) > 1 else 0):
         half = (torch.cat([fed[:i], fed[i + 1 :]]) - fed[i]) / 2
-        bent = (test.activate(fed[i] + half, None)[0] + test.activate(fed[i] - half, None)[0]) / 2 - values[i]
+        bent = (activate(fed[i] + half, None)[0] + activate(fed[i] - half, None)[0]) / 2 - values[i]
         missed = outside_rounds(by_round(bent, rows, 0.0), rows)
-        changes = outside_rounds(by_round(moves * slopes[i], rows, 0.0), rows)
+        changes = outside_rounds(by_round(moves.fed * slopes[i], rows, 0.0), rows)
         along = changes @ missed.T
-        left = missed.square().sum(1) - (along * (_inverse(changes) @ along)).sum(0)
+        left = missed.square().sum(1) - (along * (inverse_gram(changes) @ along)).sum(0)
         size = by_round(values[i], rows, 1.0).square().sum()
         mixed[i] = found.residual[i] * size / left.median().clamp_min(torch.finfo(left.dtype).tiny)
     return replace(found, mixed=mixed)
@@ -281,17 +284,9 @@ def standing_out(layers: FirstLayers, activate: Activation, images: Tensor, nois
 def _solve(residual: Tensor, changes: Tensor) -> tuple[float, Tensor, Tensor]:
     """Return (what is left of ‖residual‖² along changes (K, ·), the step (K,) that takes the rest, the inverse (K, K)
     of their Gram matrix)."""
-    inverse, slope = _inverse(changes), changes @ residual
+    inverse, slope = inverse_gram(changes), changes @ residual
     along = slope @ inverse
     return max(float(residual.square().sum() - along @ slope), 0.0), along, inverse
-
-
-def _inverse(changes: Tensor) -> Tensor:
-    """Invert the Gram matrix of changes (K, ·): (K, K)."""
-    gram = changes @ changes.T
-    if len(gram):
-        gram.diagonal().add_(CERTAINTY.ridge * gram.diagonal().mean())
-    return torch.linalg.pinv(gram, hermitian=True)
 
 
 def _without_last(basis: Tensor, span: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ This file chooses the variant for a network and runs it, round by round where ne
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
                        for what single ones were fed projections and places
     joining.py         one result of several
-    thresholds.py      every tuned constant, and what it was tuned on
+    thresholds.py      every tuned constant
 """
 
 import math

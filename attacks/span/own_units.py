@@ -19,7 +19,7 @@ length; its entry at the unit then has to be the row's.
 of about π / W: nothing in a thousand, a shadow in fifty. In narrow layers two rows have to give the same image away.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +33,7 @@ from attacks.update.spectrum import TINY
 BATCH = 2**25  # entries of masked output weights that are held in memory at a time
 
 
-@dataclass(frozen=True)
-class OwnUnits:
+class OwnUnits(NamedTuple):
     """Images that units of their own gave away.
 
     images: (F, in).
@@ -47,11 +46,10 @@ class OwnUnits:
     sines: Tensor
 
     def chosen(self, which: list[int]) -> "OwnUnits":
-        return OwnUnits(self.images[which], self.duals[which], self.sines[which])
+        return OwnUnits(*(part[which] for part in self))
 
     def joined(self, others: "OwnUnits") -> "OwnUnits":
-        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
-        return OwnUnits(*(torch.cat(pair) for pair in pairs))
+        return OwnUnits(*map(torch.cat, zip(self, others, strict=True)))
 
 
 def peel(space: DualSpace, outputs: Tensor) -> OwnUnits:

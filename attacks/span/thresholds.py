@@ -3,27 +3,9 @@
 A group is a class without instances. Those that took part in a run are among the facts of its result, as
 `threshold_<group>_<name>`. A share has no unit: it is relative to what its comment names.
 
-All were chosen by hand while the results of docs/records (span_*.md, finetune.md) were measured, with the truth of
-those cases in view: those of pixels on MNIST (N = 50 to 100, two hidden layers of 1024) and on the 8x8 digits (N = 8 to
-120), with noise, weight decay and momentum; `DEFENSE` on the defended digits; `FEATURE`, `MOMENTUM` and `INVERSION` on
-LeNet-5 with MNIST; `FROZEN_BODY` on a ResNet-18 with CIFAR-10; `MAP_KERNEL` and `MAP_SEARCH` on two clients each of a
-narrow pretrained ResNet-18 and a full one with random weights, CIFAR-10, and on small networks; `MAP_INVERSION` on
-CIFAR-10's training split, its `few_*` on EfficientNet-Lite0 (zoo's seeds 1 to 3).
-`python -m tests.benchmarks.sensitivity` halves and doubles each of them on images that none
-was chosen on. Those that changed more than another seed of the attack does say [matters] and which way; the others
-changed no more than that. `python -m tests.benchmarks.map_sensitivity` does so with `MAP_KERNEL` and `MAP_SEARCH`
-(docs/records/convnets.md); its `barren`, `near` and `repulsion` were chosen on one client, four images after ten steps,
-`equations` on another (docs/records/span_random_odd.md), and not varied.
-`CONE` was chosen on Flower's quickstart CNN (seeds 1 to 10, 100 to 114, 7102) and a few clients of
-MobileNetV2's blocks and of EfficientNet-Lite0, and not varied. `PATCHES` was chosen on ten clients of CIFAR-10 (seeds 1
-to 6) and not varied. `ONE_HIDDEN` was chosen on clients of CIFAR-10 (seeds 1 to 4, 16 to 128 images at width 1000, one
-step to 80) and of the 8x8 digits, and not varied. `SINGLE_IMAGE` was chosen on clients of CIFAR-10's training split
-(seeds 300, 301, 1000 to 1009), and not varied. `PLACES` was chosen on clients of MobileNetV2's blocks (seeds 400 to 409
-and 420 to 444), and not varied. `TOKENS` was chosen on clients of CIFAR-10 (`vit_tiny`, patches of 8x8:
-seed 1, of 4, 6 and 8 images; seed 12000, of 3; two of a trained one), on three crops of a photograph, and not varied.
-`EXTREME`, `FEATURE`, `MOMENTUM`, `INVERSION`, `FROZEN_BODY` and `MAP_INVERSION` were not varied. `leading_*` and `hope`
-were chosen on seeds 100 to 102 of two updates on MNIST's training split: a client's with 200 images at width 2048 after
-300 full-batch steps, and the mean of ten clients' with 30 each (docs/records/span_times.md has other seeds)."""
+All were chosen by hand, with the truth of some clients in view: docs/records/span_constants.md names these, and what
+halving and doubling changes. What changed more than another seed of the attack does says [matters] and which way.
+"""
 
 from dataclasses import dataclass
 
@@ -120,7 +102,7 @@ class SEARCH(Thresholds):
     reflected: int = 5  # missing images in which one that passed is reflected: the nearest
     newton_steps: int = 8  # that take a candidate to its minimum, at most; three sufficed from an L2 distance of 3.7
     newton_gain: float = 1e-3  # share of ρ that a step has to gain for another one to follow
-    newton_ridge: float = 1e-12  # of a mean square, added to the normal equations
+    ridge: float = 1e-12  # of a mean square, added to normal equations
 
 
 class DECOY(Thresholds):
@@ -189,7 +171,6 @@ class CERTAINTY(Thresholds):
     # further clients of such raw images all 8 came back from 37 (exact interval 80 to 98 %), and none that is nobody's
     leverage: float = 0.99  # of one unit among the zeros of a dual: the most where N duals determine all images
     rounding: float = 1e-3  # of ‖g‖: a residual below it is rounding or drift, and no misfit
-    ridge: float = 1e-12  # of a mean square, added to the normal equations
     # chosen on 8 clients of 38 digits at width 128 and one of 100 at 1024: private images at most 2.9, the one image
     # that was nobody's 19
     at_rest: float = 5.0  # of E: by how much least squares may still move a candidate

@@ -31,7 +31,6 @@ NOISE_EDGE = 1.2  # times the largest singular value of noise: rounding lies bel
 NEAR_FLOOR = 4.0  # how many thresholds of Gavish and Donoho the first value of the floor may reach
 # Shares of the largest singular value.
 ROUNDING = 1e-4  # the rounding of float32 parameters lies below, images above
-SMALLEST_FLOOR = 1e-12  # the floor of a spectrum in float64 is at least this: rounding of the decomposition
 TINY = 1e-300  # in place of a largest value of zero: its square of a rounding is still a number
 SMALLEST_VALUE = 1e-8  # `Spectrum.of` cannot tell smaller values from zero: the square root of float64's precision
 LOST = 3e-8  # if half of the values lie below it, their vectors are rounding, and are made orthogonal
@@ -78,7 +77,17 @@ class Spectrum:
 
     def count(self) -> int:
         """Return the rank above the noise floor; for a first layer, the number of images."""
-        return rank_above_noise(self.values, self.rows, self.columns).count
+        return self.image_count().count
+
+    def image_count(self) -> "ImageCount":
+        """Return the same, and whether it can be trusted. The rank is where a gap ends at the noise floor, else where
+        one ends at rounding, else the number of values above the threshold of Gavish and Donoho."""
+        smaller = min(self.rows, self.columns)
+        if smaller < 2:
+            return ImageCount(smaller, smaller == 1)  # a zero update says nothing of the images
+        threshold = gavish_donoho(self.rows, self.columns) * self.values.median()
+        counted = gap_to_noise_floor(self.values, threshold) or gap_to_rounding(self.values)
+        return counted or ImageCount(self.above_noise(), False)
 
     def relative_residual(self, rank: int) -> float:
         """Return ‖Δ − Δ_rank‖ / ‖Δ‖: what the best approximation of this rank leaves of the update."""
@@ -110,10 +119,6 @@ class Spectrum:
         longer side (within 3 %)."""
         smaller, larger = sorted((self.rows - rank, self.columns - rank))
         return float(self.values[rank:].median()) / (larger * (1 - smaller / larger / 3)) ** 0.5
-
-    def median_noise(self) -> float:
-        """Return ‖E‖ / ‖Δ‖ for noise E of independent entries, from the median singular value."""
-        return self.share(self.deviation())
 
     def noise_edge(self, rank: int) -> float:
         """Return the largest singular value of the noise, if all beyond `rank` is noise: √rows + √columns deviations
@@ -148,30 +153,13 @@ class ImageCount:
     has_spectral_gap: bool
 
 
-def read_spectrum(update: Tensor) -> ImageCount:
-    """Return the rank of [ΔW | Δb] (out, in + 1), without empty rows and columns, and whether it can be trusted."""
-    update = update[update.abs().sum(1) > 0][:, update.abs().sum(0) > 0]
-    return rank_above_noise(torch.linalg.svdvals(update), update.shape[0], update.shape[1])
-
-
-def rank_above_noise(spectrum: Tensor, rows: int, columns: int) -> ImageCount:
-    """Do as `read_spectrum`, from the singular values, largest first, of a matrix (rows, columns) without empty ones.
-    The rank is where a gap ends at the noise floor, else where one ends at rounding, else the number of values above
-    the threshold of Gavish and Donoho."""
-    if min(rows, columns) < 2:
-        return ImageCount(min(rows, columns), min(rows, columns) == 1)  # a zero update says nothing of the images
-    threshold = gavish_donoho(rows, columns) * spectrum.median()
-    counted = gap_to_noise_floor(spectrum, threshold) or gap_to_rounding(spectrum)
-    return counted or ImageCount(int((spectrum > threshold).sum()), False)
-
-
 def gap_to_noise_floor(spectrum: Tensor, threshold: Tensor) -> ImageCount | None:
     """Return the rank at the largest ratio of neighbours in the upper half, if the spectrum falls to its floor there;
     else None. The floor is the median. The spectrum has fallen to it if the value behind the gap lies within a few
     thresholds, or is nearer to the floor than the gap is wide: many steps leave some directions of rounding above the
     threshold. Adam's gaps are small."""
     floor = spectrum.median()
-    clamped = spectrum.clamp_min(floor.clamp_min(spectrum[0] * SMALLEST_FLOOR))
+    clamped = spectrum.clamp_min(floor)
     ratios = clamped[:-1] / clamped[1:]
     ratios[len(ratios) // 2 :] = 1
     gap = int(ratios.argmax())
@@ -225,7 +213,7 @@ def infer_image_count(observation: Observation) -> ImageCount | None:
     if layer is None:
         return None
     weight, bias = layer
-    found = read_spectrum(weight if bias is None else torch.cat([weight, bias[:, None]], 1))
+    found = Spectrum.of(weight if bias is None else torch.cat([weight, bias[:, None]], 1)).image_count()
     differences = bias is not None and 0 < float(bias.norm()) <= ROUNDING * float(weight.norm())
     return ImageCount(found.count + 1, found.has_spectral_gap) if differences else found
 

@@ -41,7 +41,7 @@ class Block:
         layers = [nn.Conv2d(self.channels, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
         model = nn.Sequential(*layers, nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)).eval()
         shape = (self.channels, self.side, self.side)
-        network = MapNetwork(model, "0", "3", shape, self.positions, self.positions, shape, True, chain=("0", "1", "2"))
+        network = MapNetwork(model, "0", "3", shape, self.positions, self.positions, shape, True)
         rank, state = self.images * self.positions, dict(model.state_dict())
         sizes = (self.side, self.side), (self.side // 2, self.side // 2)
         spans = [self._span(network.convolution(name), rank, size) for name, size in zip("03", sizes, strict=True)]

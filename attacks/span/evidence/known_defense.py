@@ -69,7 +69,7 @@ class UndoneDefense:
         """Return ‖E‖ / ‖Δ‖ of the noise in the second layer's updates; 0 where none is known or shown by the first."""
         if self.second_rank is not None:
             return self.remaining
-        shown = max(part.median_noise() for part in second) if outside > EVIDENCE.noisy_above else 0.0
+        shown = max(part.share(part.deviation()) for part in second) if outside > EVIDENCE.noisy_above else 0.0
         deviation = self.second_deviation
         return shown if deviation is None else min(shown, max(part.share(deviation) for part in second))
 

@@ -56,7 +56,7 @@ def cone_features(factors: UpdateFactors, layer: Tensor, generator: torch.Genera
         if share < CONE.silent_share and _is_nonnegative(sharpened):
             features.append(sharpened.clamp_min(0))
             shares.append(share)
-    return _stacked(features, factors.rows.shape[1] - 1, factors), factors.rows.new_tensor(shares)
+    return _stacked(features, factors), factors.rows.new_tensor(shares)
 
 
 def cone_vectors(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
@@ -114,7 +114,7 @@ class _Peeling:
         size, barren = len(self.factors.values), 0
         while len(self.vertices) < size and barren < CONE.barren:
             barren += 1
-            rows, lone = self.rows_beside(), self._lone()
+            rows, lone = self.rows_beside(), [i for i, signal in enumerate(self.signals) if signal is None]
             for vertex in _vertices(rows, generator, self._stacked_vertices(lone)):
                 if self._takes(vertex, rows, lone):
                     barren = 0
@@ -122,11 +122,12 @@ class _Peeling:
 
     def rows_beside(self, but: int | None = None) -> Tensor:
         """Return the row space (R − k, D + 1), orthonormal, without the k images of known signals, `but` aside."""
-        known = self._known(but)
-        if not len(known):
+        known = [signal for i, signal in enumerate(self.signals) if signal is not None and i != but]
+        if not known:
             return self.factors.rows
+        update, away = self.factors.values[:, None] * self.factors.rows, torch.linalg.qr(torch.stack(known).T)[0]
         left = len(self.factors.values) - len(known)
-        return torch.linalg.svd(_peeled(self.factors, known), full_matrices=False)[2][:left]
+        return torch.linalg.svd(update - away @ (away.T @ update), full_matrices=False)[2][:left]
 
     def _takes(self, vertex: Tensor, rows: Tensor, lone: list[int]) -> bool:
         """Return whether a vertex (D,) of the row space (k, D + 1) brings a signal or an image that was not known."""
@@ -152,20 +153,12 @@ class _Peeling:
         """Return whether the zeros of a vertex (D,) tell it in the whole row space, too, where noise is least."""
         return _left_by_zeros(self.factors.rows.T, vertex) < CONE.null_unpeeled
 
-    def _known(self, but: int | None = None) -> Tensor:
-        """Return the known signals (k, R), that of `but` aside."""
-        known = [signal for i, signal in enumerate(self.signals) if signal is not None and i != but]
-        return _stacked(known, len(self.factors.values), self.factors)
-
-    def _lone(self) -> list[int]:
-        return [number for number, signal in enumerate(self.signals) if signal is None]
-
     def _stacked_vertices(self, numbers: list[int]) -> Tensor:
-        return _stacked([self.vertices[i] for i in numbers], self.factors.rows.shape[1] - 1, self.factors)
+        return _stacked([self.vertices[i] for i in numbers], self.factors)
 
 
-def _stacked(parts: list[Tensor], size: int, factors: UpdateFactors) -> Tensor:
-    return torch.stack(parts) if parts else factors.rows.new_zeros(0, size)
+def _stacked(features: list[Tensor], factors: UpdateFactors) -> Tensor:
+    return torch.stack(features) if features else factors.rows[:0, :-1]
 
 
 def silent_signals(factors: UpdateFactors, layer: Tensor, features: Tensor, surplus: int) -> Tensor:
@@ -188,13 +181,6 @@ def _shut(factors: UpdateFactors, layer: Tensor, features: Tensor) -> Tensor:
 
 def _is_nonnegative(features: Tensor) -> bool:
     return float(features.min()) >= -CONE.negative * float(features.max())
-
-
-def _peeled(factors: UpdateFactors, known: Tensor) -> Tensor:
-    """Return the update (R, D + 1), in the coordinates of `factors.left`, without known signals (F, R)."""
-    update = factors.values[:, None] * factors.rows
-    away = torch.linalg.qr(known.T)[0]
-    return update - away @ (away.T @ update)
 
 
 def _vertices(rows: Tensor, generator: torch.Generator, found: Tensor) -> Iterator[Tensor]:

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.observation import State
-from attacks.interface.torch_tools import cast_state, descend, half_cosine_by_ratios
+from attacks.interface.torch_tools import cast_state, descend
 from attacks.span.feature_space.network import FeatureNetwork
 from attacks.span.search.descent import descend_points
 from attacks.span.search.problems import outside
@@ -219,5 +219,5 @@ def fit_factor(search: PixelTest, step: State, images: Tensor, factor: float) ->
         return gradient / size, of_factor
 
     rates = [(images, MOMENTUM.fit.rate), (log_factor, MOMENTUM.factor_rate)]
-    descend(gradients, rates, MOMENTUM.fit.steps, half_cosine_by_ratios)
+    descend(gradients, rates, MOMENTUM.fit.steps)
     return images.detach(), max(1.0, float(log_factor.detach().exp()))

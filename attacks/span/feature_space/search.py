@@ -142,7 +142,7 @@ class FeatureSearch:
     def _accept(self, images: Tensor, generator: torch.Generator) -> bool:
         """Add those of the images (M, C, H, W) that pass the current step's tests; return whether any do."""
         known = self.found.images
-        images = images[are_apart(images.flatten(1), known.flatten(1))]
+        images = images[beside(known.flatten(1), images.flatten(1))]
         together = torch.cat([known, images])
         if len(images) == 0 or len(together) < min(3, self.update.count):
             return False
@@ -248,7 +248,7 @@ class FeatureSearch:
             lowest = value[: max(self.missing, 2)].quantile(FEATURE.deflating_quantile)
             surest = pool[value < FEATURE.deflating_ratio * lowest][: self.missing]
             deflated = torch.cat([known, surest])
-        return pool[are_apart(normalize(pool), normalize(known))]
+        return pool[beside(normalize(known), normalize(pool))]
 
     def _minima(self, test: SpanTest, rows: Tensor, deflated: Tensor, generator: torch.Generator) -> Tensor:
         """Find minima (M, D) of ρ in the span of some rows, from random starts; those features (F, D) are deflated."""
@@ -263,14 +263,6 @@ class FeatureSearch:
         loss = partial(problem.value_and_gradient, found=basis)
         points = descend_points(loss, points, coarse, SEARCH.settle_rate * rate)
         return span.images(descend_points(problem.value_and_gradient, points, fine).double()).float()
-
-
-def are_apart(points: Tensor, known: Tensor) -> Tensor:
-    """Return which points (M, n) lie farther from every known one (F, n) than 0.1 × the median distance: (M,) bool."""
-    if not len(known) or not len(points):
-        return torch.ones(len(points), dtype=torch.bool, device=points.device)
-    nearest = torch.cdist(points, known).min(1).values
-    return nearest > SEARCH.same_point * torch.pdist(torch.cat([known, points])).median()
 
 
 def _polished(pixels: PixelTest, images: Tensor, rank: int, descent: Descent) -> Tensor:

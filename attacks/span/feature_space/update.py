@@ -17,7 +17,7 @@ from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
 from attacks.span.search.problems import SpanTest, outside
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
-from attacks.update.spectrum import Spectrum, layer_update, rank_above_noise
+from attacks.update.spectrum import Spectrum, layer_update
 
 NO_GAP = "the spectrum of features has no gap at their number"
 
@@ -123,7 +123,7 @@ class FeatureUpdate:
 
 def resolved_rank(spectrum: Spectrum) -> tuple[int, bool]:
     """Return the rank above noise, and whether a gap shows it: then the update is exactly a sum of so many summands."""
-    found = rank_above_noise(spectrum.values, spectrum.rows, spectrum.columns)
+    found = spectrum.image_count()
     if found.has_spectral_gap or spectrum.ends_at_noise(found.count):
         return found.count, True
     rows, columns = spectrum.rows**0.5, spectrum.columns**0.5

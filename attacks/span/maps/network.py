@@ -44,9 +44,6 @@ class MapNetwork:
     """A convolution of a network, and a later layer, of convolution or linear, that tests what the first was fed.
 
     first, second: their names.
-    chain: names of the modules from the first up to the second, if running them in order, and a ReLU where `rectified`,
-        is all that lies between; else empty. It takes 10 to 20 % less time than the whole network (a ResNet-18, 64
-        maps), and says which parameters have a part in ρ.
     shape: (C, H, W) of the maps fed to `first`.
     positions, tested_positions: P, the number of patches that each of the two sees of an image.
     image_shape: (C, H, W) of the network's input.
@@ -63,8 +60,6 @@ class MapNetwork:
     image_shape: tuple[int, int, int]
     nonnegative: bool
     batched: bool = False
-    chain: tuple[str, ...] = ()
-    rectified: bool = False
 
     def convolution(self, name: str) -> nn.Conv2d:
         """Return one of the two layers; a linear one as the 1x1 convolution that it is, without its values."""
@@ -79,15 +74,8 @@ class MapNetwork:
         return _run(self.model, state, images, self.first)
 
     def between(self, state: State, maps: Tensor) -> Tensor:
-        """Compute what the second layer is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W).
-
-        Without a chain images of zeros are run up to the first convolution, where the maps replace them.
-        """
-        if self.chain:
-            for name in self.chain:
-                own = {key.removeprefix(f"{name}."): state[key] for key in state if key.startswith(f"{name}.")}
-                maps = torch.func.functional_call(self.model.get_submodule(name), own, (maps,))
-            return maps.relu() if self.rectified else maps
+        """Compute what the second layer is fed, (M, C', H', W'), where the first one is fed `maps` (M, C, H, W): images
+        of zeros are run up to the first convolution, where the maps replace them."""
         image = maps.new_zeros(len(maps) if self.batched else 1, *self.image_shape)
         with feeding(self.model.get_submodule(self.first), maps):
             return _run(self.model, state, image, self.second)
@@ -225,19 +213,14 @@ def _behind(pair: MapNetwork, maps: Tensor, image: Tensor, calls: dict[str, tupl
     maps = maps.relu() if pair.nonnegative else maps
     names = tuple(calls)
     later = names[names.index(pair.first) + 1 :]
-    ways = []
-    count = len(maps) if pair.batched else 1
-    for other in (image.expand(count, -1, -1, -1), image.flip(3).expand(count, -1, -1, -1) + 1):
-        with feeding(pair.model.get_submodule(pair.first), maps):
-            ways.append(_way(pair.model, other, later, PROBES))
-    (between, one), (_, two) = ways
+    one, two = (_fed_behind(pair, maps, other, later) for other in (image, image.flip(3) + 1))
     found: list[MapNetwork] = []
     for name in one:
         if name not in two or not torch.allclose(one[name], two[name], atol=1e-5):
             break
         full = replace(pair, second=name, tested_positions=calls[name][1][0, 0].numel())
         if full.spare(1) > 0 and _tells(full, maps):
-            found.append(_simplified(full, tuple(between[: between.index(name)]), maps, one[name]))
+            found.append(full)
             if full.spare(full.most_images) > 0:
                 break
     return found
@@ -260,41 +243,28 @@ def _tells(pair: MapNetwork, maps: Tensor) -> bool:
     return float(pair.left_by_mixtures(state, maps[:1], maps[1:2])) > NONLINEAR
 
 
-def _simplified(pair: MapNetwork, between: tuple[str, ...], maps: Tensor, fed: Tensor) -> MapNetwork:
-    """Return the pair with a chain, if modules, in order of use, make of `maps` what the second layer was fed."""
-    state = {**dict(pair.model.named_parameters()), **dict(pair.model.named_buffers())}
-    for rectified in (True, False):
-        simple = replace(pair, chain=between, rectified=rectified)
-        try:
-            if torch.allclose(simple.between(state, maps), fed, atol=1e-5):
-                return simple
-        except RuntimeError:  # shapes change on the way between modules
-            break
-    return pair
-
-
-def _way(
-    model: nn.Module, image: Tensor, names: tuple[str, ...], count: int
-) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    """Return (`names` and the modules without parts that are fed so many maps at once, what the former are fed), in the
-    order of use, as far as the network bears so many."""
-    seen: list[str] = []
+def _fed_behind(pair: MapNetwork, maps: Tensor, other: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return what layers are fed that are fed as many maps at once, in the order of use, as far as the network bears
+    the maps (3, C, H, W) in the place of those of another image (1, C, H, W)."""
     fed: dict[str, Tensor] = {}
 
     def watch(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if len(inputs[0]) == count:
-                seen.append(name)
-                if name in names:
-                    fed[name] = _as_maps(module, inputs[0].clone())
+            if len(inputs[0]) == len(maps):
+                fed[name] = _as_maps(module, inputs[0].clone())
 
         return hook
 
-    leaves = {name: own for name, own in model.named_modules() if name in names or not list(own.children())}
+    images = other.expand(len(maps) if pair.batched else 1, -1, -1, -1)
+    layers = {name: pair.model.get_submodule(name) for name in names}
     # RuntimeError: the maps do not fit what they meet on a way around the convolution
-    with watched(leaves, watch, before=True), suppress(RuntimeError):
-        model(as_fed(image))
-    return tuple(seen), fed
+    with (
+        feeding(pair.model.get_submodule(pair.first), maps),
+        watched(layers, watch, before=True),
+        suppress(RuntimeError),
+    ):
+        pair.model(as_fed(images))
+    return fed
 
 
 def feeding(layer: nn.Module, maps: Tensor) -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ which end at a quarter of the decoys' ρ and above (docs/records/convnets.md has
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -217,9 +217,6 @@ def along_the_way(update: MapUpdate, basis: Tensor, points: Tensor, size: float,
     """Minimize ρ over points (M, d) and over the place `way` between the parameters sent (0) and returned (1). points:
     accepted at `way`, where `update.seen` is. Each ρ is divided by its first value, so that all images count alike."""
     start = rho(update, points @ basis).clamp_min(MAP_SEARCH.flat)
-    if between := tuple(f"{name}." for name in update.network.chain):  # no other parameter has a part in ρ
-        returned = {key: value for key, value in update.returned.items() if key.startswith(between)}
-        update = replace(update, returned=returned)
     scaled, part = (points / size).requires_grad_(), points.new_tensor(way).requires_grad_()
     minimize(lambda: (rho(update.on_the_way(part), size * scaled @ basis) / start).sum(), [scaled, part])
     return size * scaled.detach(), float(part.detach().clamp(0, 1))

@@ -44,20 +44,6 @@ class AffineSpan:
         directions[:, -1] = 0
         return cls(start @ basis, directions)
 
-    @classmethod
-    def scaled(cls, rows: Tensor) -> "AffineSpan":
-        """Return the same points, with coordinates along the principal axes of the rows, in units of the square root of
-        each singular value, as private images spread; one coordinate more than the span has dimensions."""
-        squares, left = torch.linalg.eigh(rows @ rows.T)
-        squares = squares.clamp_min(squares[-1] * 1e-16)
-        basis = left.T @ rows / squares.sqrt()[:, None]
-        last = basis[:, -1]
-        origin = (last / (last @ last)) @ basis
-        directions = squares[:, None] ** 0.25 * (basis - last[:, None] * origin)
-        directions[:, -1] = 0
-        scale = origin.norm() * len(rows) ** 0.5 / directions.norm().clamp_min(torch.finfo(rows.dtype).tiny)
-        return cls(origin, scale * directions)
-
     def images(self, coordinates: Tensor) -> Tensor:
         """Return the images (M, in) of coordinates (M, n − 1)."""
         return self.origin[:-1] + coordinates @ self.directions[:, :-1].to(coordinates.dtype)
@@ -87,6 +73,10 @@ class SpanTest:
         """Compute ρ of images (M, in): (M,)."""
         g = self.features(images)
         return outside_rounds(g, self.rows).square().sum(1) / g.square().sum(1)
+
+    def double(self) -> "SpanTest":
+        """Return the same in float64."""
+        return replace(self, first=self.first.double(), rows=self.rows.double())
 
 
 @dataclass(frozen=True)
@@ -144,19 +134,17 @@ class FreePoints:
 
     free: (K, in + 1), the rows, in float64.
     fed: (K, R·W), what a step along each of them feeds the units, in float64.
-    first, rows, activate: as in SpanTest, in float64.
+    test: in float64.
     """
 
     free: Tensor
     fed: Tensor
-    first: Tensor
-    rows: Tensor
-    activate: Activation
+    test: SpanTest
 
     @classmethod
     def of(cls, test: SpanTest, free: Tensor) -> "FreePoints":
-        first = test.first.double()
-        return cls(free, free @ first.T, first, test.rows.double(), test.activate)
+        exact = test.double()
+        return cls(free, free @ exact.first.T, exact)
 
     def settled(self, image: Tensor) -> Tensor:
         """Move an image (in,) to where it comes to rest: after so many steps, or the last one that gains."""
@@ -176,17 +164,22 @@ class FreePoints:
 
         Its change along a direction is (∂m − m (g · ∂g) / ‖g‖²) / ‖g‖. Least squares for m alone shrink g instead.
         """
-        point = torch.nn.functional.pad(image, (0, 1), value=1.0)
-        inputs = self.first @ point
-        hidden, slope = self.activate(inputs, None)
-        last = self.free[:, -1:]
-        g, change = by_round(hidden[None], self.rows, 1.0), by_round((self.fed - last * inputs) * slope, self.rows, 0.0)
-        missed, size = outside_rounds(g, self.rows), g.square().sum()
-        change = outside_rounds(change, self.rows) - (change @ g.T / size) * missed
-        gram = change @ change.T
-        gram.diagonal().add_(SEARCH.newton_ridge * gram.diagonal().mean())
-        along = torch.linalg.pinv(gram, hermitian=True) @ (change @ missed[0])
+        point, rows, last = torch.nn.functional.pad(image, (0, 1), value=1.0), self.test.rows, self.free[:, -1:]
+        inputs = self.test.first @ point
+        hidden, slope = self.test.activate(inputs, None)
+        g, change = by_round(hidden[None], rows, 1.0), by_round((self.fed - last * inputs) * slope, rows, 0.0)
+        missed, size = outside_rounds(g, rows), g.square().sum()
+        change = outside_rounds(change, rows) - (change @ g.T / size) * missed
+        along = inverse_gram(change) @ (change @ missed[0])
         return float(missed.square().sum() / size), -(along @ (self.free - last * point))[:-1]
+
+
+def inverse_gram(changes: Tensor) -> Tensor:
+    """Invert the Gram matrix of changes (K, ·), which are to be solved for by least squares: (K, K)."""
+    gram = changes @ changes.T
+    if len(gram):
+        gram.diagonal().add_(SEARCH.ridge * gram.diagonal().mean())
+    return torch.linalg.pinv(gram, hermitian=True)
 
 
 def outside(points: Tensor, rows: Tensor) -> Tensor:

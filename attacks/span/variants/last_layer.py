@@ -15,7 +15,8 @@ The search starts from means of the z of each class, which the rows of an update
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,20 +26,10 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.observation import Observation, State
 from attacks.networks.probing import linear_layers, parameter_names, probe, random_images
 from attacks.span.maps.update import patch_rank, rounding_of
+from attacks.span.search.descent import first_of_near
 from attacks.span.stages import Acceptance, Refusal, Variant
 from attacks.span.thresholds import LAST_LAYER, constants_of
 from attacks.update.spectrum import Spectrum
-
-
-@dataclass(frozen=True)
-class LastLayer:
-    """A linear layer whose outputs are the network's scores.
-
-    of_pixels: whether it is fed the flattened images as they are.
-    """
-
-    name: str
-    of_pixels: bool
 
 
 @dataclass(frozen=True)
@@ -162,8 +153,7 @@ class Points:
         return 1 / (along * self.in_rows(points) / self.update.values).sum(1)
 
 
-@dataclass(frozen=True)
-class Fed:
+class Fed(NamedTuple):
     """What the layer was fed of private images.
 
     points: (F, D + 1), the last entry 1.
@@ -177,23 +167,19 @@ class Fed:
 
     def beside(self, other: "Fed") -> "Fed":
         """Add those of the other that are none of these."""
-        kept = self
-        for i in range(len(other.points)):
-            point = other.points[i : i + 1]
-            apart = (kept.points - point).norm(dim=1) > LAST_LAYER.apart * point.norm()
-            if bool(apart.all()):
-                parts = zip(kept._parts(), other._parts(), strict=True)
-                kept = Fed(*(torch.cat([own, new[i : i + 1]]) for own, new in parts))
-        return kept
+        both = Fed(*map(torch.cat, zip(self, other, strict=True)))
+        near = torch.cdist(both.points, both.points) <= LAST_LAYER.apart * both.points.norm(dim=1)
+        return both.at(first_of_near(near))
 
     def of_one_share(self) -> "Fed":
         """Keep those whose c is that of most, to be compared with which there have to be two."""
         usual = self.shares.median() if len(self.shares) else self.shares.new_zeros(())
         alike = ((self.shares - usual).abs() < LAST_LAYER.same_share * usual.abs()) & (self.shares < 0)
-        return Fed(*(part[alike if int(alike.sum()) > 1 else alike[:0].nonzero()[:, 0]] for part in self._parts()))
+        return self.at(alike if int(alike.sum()) > 1 else torch.zeros_like(alike))
 
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.points, self.classes, self.shares
+    def at(self, kept: Tensor) -> "Fed":
+        """Return those of the indices, or of the mask, `kept`."""
+        return Fed(*(part[kept] for part in self))
 
 
 @dataclass(frozen=True)
@@ -203,17 +189,20 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
     Only the first round whose update is not zero is used. Nothing has to be known. Images come back where the layer is
     fed their pixels, else features.
 
+    layer: its name.
+    of_pixels: whether it is fed the flattened images as they are.
     others: why no other variant suits.
     """
 
     observation: Observation
-    layer: LastLayer
+    layer: str
+    of_pixels: bool
     others: str
 
     def read(self, generator: torch.Generator) -> SoftmaxUpdate:
         """Read the update and its rank, weight decay undone."""
         observation, warnings = self.observation.one_round()
-        sent, returned = (_augmented(state, self.layer.name) for state in observation.pairs[0])
+        sent, returned = (_augmented(state, self.layer) for state in observation.pairs[0])
         change = _without_decay(sent, returned)
         spectrum = Spectrum.of(change)
         rank = patch_rank(spectrum, rounding_of(returned.float()))
@@ -242,7 +231,7 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
         self, evidence: SoftmaxUpdate, candidates: Fed, generator: torch.Generator, progress: Progress
     ) -> Acceptance:
         """Accept all that was found, as images where the layer is fed pixels."""
-        fed, name = candidates.points[:, :-1].float(), self.layer.name
+        fed, name = candidates.points[:, :-1].float(), self.layer
         facts: Facts = {**constants_of(LAST_LAYER), "layer": name, "used_num_private": float(evidence.count)}
         nothing = fed.new_zeros(0)
         if not len(fed):
@@ -250,7 +239,7 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
             return Acceptance(nothing, nothing, reason, facts=facts)
         classes = sorted(candidates.classes.tolist())
         facts["classes"] = " ".join(map(str, classes))
-        if self.layer.of_pixels:
+        if self.of_pixels:
             missing = None if len(fed) == evidence.count else f"{len(fed)} of {evidence.count} images found"
             return Acceptance(fed, fed.new_zeros(len(fed)), missing, facts=facts)
         found = f"what {name!r} was fed of {len(fed)} of {evidence.count} images was found, and their classes: "
@@ -259,24 +248,22 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
 
     def report(self, evidence: SoftmaxUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return the images or the features. residual: 0, as all passed every test."""
-        shape, count = self.observation.input_shape, evidence.count
-        found = acceptance.reported(shape, evidence.warnings, num_inferred=count)
-        return replace(found, held=None)
+        return acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
 
 
 def last_layer_of(observation: Observation, others: str) -> LastLayerVariant | None:
     """Return the variant where the others do not suit; None unless the network ends in a trained layer whose update is
     that of few images in one step. others: why they do not."""
-    layer = find_last_layer(observation)
-    if layer is None or not observation.pairs_that_move(parameter_names(layer.name)):
+    found = find_last_layer(observation)
+    if found is None or not observation.pairs_that_move(parameter_names(found[0])):
         return None
-    variant = LastLayerVariant(observation, layer, others)
+    variant = LastLayerVariant(observation, *found, others)
     return None if variant.read(torch.Generator()).refusal is not None else variant
 
 
-def find_last_layer(observation: Observation) -> LastLayer | None:
-    """Find the linear layer, trained with a bias, whose outputs are the scores up to a softmax; None if there is
-    none, or fewer than three classes."""
+def find_last_layer(observation: Observation) -> tuple[str, bool] | None:
+    """Return (the linear layer, trained with a bias, whose outputs are the scores up to a softmax, whether it is fed
+    the flattened images); None if there is none, or fewer than three classes."""
     model, images = observation.model, random_images(observation.input_shape, 2)
     layers = {name: layer for name, layer in linear_layers(model).items() if layer.bias is not None}
     scores, calls = probe(model, images, layers)
@@ -289,7 +276,7 @@ def find_last_layer(observation: Observation) -> LastLayer | None:
             continue
         once = sum(call.name == name for call in calls) == 1
         if once and set(parameter_names(name)) <= observation.moved:
-            return LastLayer(name, torch.equal(given.cpu(), images.flatten(1)))
+            return name, torch.equal(given.cpu(), images.flatten(1))
     return None
 
 

@@ -7,7 +7,7 @@ convolution, they are put together to maps (`attacks.span.maps.projections`).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -144,8 +144,7 @@ class VectorVariant(Variant[VectorUpdate, tuple[Vectors, ...]]):
 
     def report(self, evidence: VectorUpdate, acceptance: Acceptance) -> Reconstruction:
         """Return no images, and maps or vectors as features."""
-        found = acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
-        return replace(found, held=None)
+        return acceptance.reported(self.observation.input_shape, evidence.warnings, num_inferred=evidence.count)
 
 
 def vector_layers_of(observation: Observation) -> tuple[VectorLayer, ...]:

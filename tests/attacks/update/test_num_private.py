@@ -4,7 +4,7 @@ from torch import nn
 
 from attacks import Observation
 from attacks.update.private_set import infer_pixel_mean
-from attacks.update.spectrum import ImageCount, gavish_donoho, infer_image_count, read_spectrum
+from attacks.update.spectrum import ImageCount, Spectrum, gavish_donoho, infer_image_count
 from tests.attacks.conftest import client, digits, mlp
 
 
@@ -25,20 +25,20 @@ def test_gavish_donoho_square_matrix():
 @pytest.mark.parametrize("rank", [1, 5, 20, 60])
 def test_rank_of_a_noisy_low_rank_update(rank):
     update = low_rank(256, 200, rank) + 1e-4 * noise((256, 200))
-    assert read_spectrum(update).count == rank
+    assert Spectrum.of(update).count() == rank
 
 
 def test_dead_units_and_constant_pixels_make_no_false_gap():
     update = low_rank(256, 200, 12) + 1e-5 * noise((256, 200))
     update[::3] = 0
     update[:, ::4] = 0
-    assert read_spectrum(update).count == 12
+    assert Spectrum.of(update).count() == 12
 
 
 def test_rounding_errors_of_a_long_training_are_no_images():
     # measured on 20 images and 794 steps: 0.012 for the last image, then 2e-5, then a floor of 2e-6
     update = low_rank(256, 200, 20) + 1e-5 * noise((256, 200)) + 1e-5 * low_rank(256, 200, 1, seed=2)
-    assert read_spectrum(update).count == 20
+    assert Spectrum.of(update).count() == 20
 
 
 def trained_pair(images, optimizer=torch.optim.SGD, lr=0.1):
@@ -99,8 +99,9 @@ def test_more_images_than_half_of_the_rank_are_counted():
     generator = torch.Generator().manual_seed(0)
     update = torch.randn(200, 50, generator=generator) @ torch.randn(50, 65, generator=generator)
     rounded = update + 1e-5 * torch.randn(200, 65, generator=generator)
-    assert read_spectrum(rounded.double()).count == 50
-    assert read_spectrum(torch.randn(200, 65, generator=generator, dtype=torch.float64)).has_spectral_gap is False
+    assert Spectrum.of(rounded.double()).count() == 50
+    many = Spectrum.of(torch.randn(200, 65, generator=generator, dtype=torch.float64))
+    assert many.image_count().has_spectral_gap is False
 
 
 def test_a_first_layer_that_did_not_move_says_nothing():
