@@ -243,6 +243,26 @@ def normalized(width=256):
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(width, 10))
 
 
+def tied():
+    model = nn.Sequential(*mlp()[:-1], nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    model[5].weight = model[3].weight
+    return model
+
+
+def used_twice():
+    model = mlp()
+    return nn.Sequential(*model[:-1], *model[3:])
+
+
+@pytest.mark.parametrize("model", [tied, used_twice])
+def test_images_explain_the_second_layer_where_its_weight_is_used_again(model):
+    """The update of a shared weight is the sum of both uses; what leaves more than half of it counts as doubtful."""
+    images = digits(8)
+    found = run(client(model(), images, batch=8, epochs=1))
+    assert len(found.images) == 8 and (nearest(images, found) < 1e-2).all()
+    assert found.relative_residual < 1e-3
+
+
 def test_batchnorm_in_evaluation_mode_is_folded_in():
     images = digits(8)
     found = run(client(normalized().eval(), images))
