@@ -44,8 +44,6 @@ from attacks.span.thresholds import (
     SPARSITY,
     constants_of,
 )
-from attacks.update.intervals import seen_compression
-from attacks.update.private_set import has_biases_left_out
 from attacks.update.spectrum import Spectrum, group_views
 
 
@@ -103,16 +101,12 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """Return the accepted images. Their residual is ρ at the initial parameters."""
         shape, told = self.observation.input_shape, self.knowledge.num_private
-        unknown = evidence.refusal is not None and evidence.defense.count is None
-        left_out = has_biases_left_out(evidence.defense.layers.change)
-        if seen := seen_compression(self.observation, left_out) if unknown else None:
-            acceptance = replace(acceptance, reason=f"nothing returned: {seen}")
         images = acceptance.images.reshape(-1, *shape)
         return acceptance.reported(
             shape,
             evidence.warnings,
             groups=group_views(images, told) if told is not None and told < len(images) else None,
-            num_inferred=None if evidence.like_adam or seen else evidence.inferred,
+            num_inferred=None if evidence.like_adam else evidence.inferred,
             guessed=evidence.refusal is None and evidence.guessed,
             facts=evidence.facts | acceptance.facts,
         )
