@@ -122,8 +122,7 @@ def seen_compression(observation: Observation, knowledge: Knowledge) -> str | No
             return f"{seen} parameters are trained in 16 bits, which round them off"
         seen, field, value = f"{seen} they are left out", "kept_fraction", math.ceil(share * 100) / 100
     say = f"say --know {field}={value:g}, and " if getattr(knowledge, field) is None else ""
-    matching = "try 'gradient_matching', told learning_rate and steps, which compares what was sent"
-    return f"{seen}: {say}of one or few steps {matching}"
+    return f"{seen}: {say}of few steps try 'gradient_matching', told learning_rate and steps, on what was sent"
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:
