@@ -185,6 +185,11 @@ class Attack(ABC):
         with exact_convolutions(), without_subnormals():
             found = self._ranked(self.reconstruct(own, told, generator, progress))
         warnings += found.warnings
+        if observation.kept:
+            warnings.append(
+                f"checkpoints have no {observation.kept[0]!r}: BatchNorm that clients keep (FedBN) is taken to be as "
+                "it was sent, else as the model given has it, if they were made with that model at all"
+            )
         mean = found.pixel_mean
         if not mean:
             held = found.images[:0] if found.held is None else found.held

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, cycle
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from attacks.interface.errors import InputError, counted
@@ -56,6 +58,12 @@ def trained_names(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
+def left_with_client(model: nn.Module, states: Iterable[Collection[str]]) -> list[str]:
+    """Name the parameters of BatchNorm that training moves and that checkpoints lack, as clients of FedBN keep them."""
+    lacking = [name for name in trained_names(model) if not all(name in state for state in states)]
+    return [name for name in lacking if isinstance(model.get_submodule(name.rpartition(".")[0]), _BatchNorm)]
+
+
 PARALLEL, COMPILED = "module", "_orig_mod"  # what DataParallel and torch.compile put before the names of a model
 WRAPPERS = {"DataParallel": PARALLEL, "DistributedDataParallel": PARALLEL, "OptimizedModule": COMPILED}
 
@@ -96,6 +104,9 @@ class Observation:
     round: int = 1
     client: int = ALL
     threat_model: str = "server"
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Parameters of BatchNorm that checkpoints lack, frozen in a copy of the model, and its statistics that those sent
+    lack."""
 
     def __post_init__(self) -> None:
         model, prefix = unwrapped(self.model)
@@ -105,8 +116,10 @@ class Observation:
                 "pairs has a pair (sent, returned) for each round: for one round, pairs=((sent, returned),)"
             )
         named = tuple((_named(first, prefix, expected), _named(last, prefix, expected)) for first, last in self.pairs)
+        model, kept = _without_kept(model, named)
+        object.__setattr__(self, "kept", kept)
         object.__setattr__(self, "model", model)
-        self._take(named)
+        self._take(tuple(_completed(*pair, expected.keys() - {*self.trainable}, expected) for pair in named))
         if not self.trainable:
             raise InputError(f"model {type(self.model).__name__!r} has no trainable parameter: nothing to attack")
         for state, way in zip(chain(*self.pairs), cycle(WAYS), strict=False):
@@ -176,10 +189,7 @@ class Observation:
 
     def with_own_model(self, device: torch.device) -> "Observation":
         """Copy the network to `device`, in evaluation mode; the caller's stays as it is."""
-        kept = tree_leaves([vars(module) for module in self.model.modules()])
-        # of a forward pass, as weights of `weight_norm` are: copies of these are refused where they have a graph
-        memo = {id(value): value.detach().clone() for value in kept if isinstance(value, Tensor) and not value.is_leaf}
-        return replace(self, model=copy.deepcopy(self.model, memo).to(device).eval())
+        return replace(self, model=_copy(self.model).to(device).eval())
 
     def on(self, device: torch.device) -> "Observation":
         """Copy checkpoints and network to `device`, the network in evaluation mode."""
@@ -219,6 +229,33 @@ class Observation:
         first, *others = self._moving
         one = replace(self, pairs=(self.pairs[first],))
         return one, (f"only round {first + 1} of {len(self.pairs)} is used",) if others else ()
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    held = tree_leaves([vars(module) for module in model.modules()])
+    # of a forward pass, as weights of `weight_norm` are: copies of these are refused where they have a graph
+    memo = {id(value): value.detach().clone() for value in held if isinstance(value, Tensor) and not value.is_leaf}
+    return copy.deepcopy(model, memo)
+
+
+def _without_kept(model: nn.Module, pairs: Sequence[tuple[State, State]]) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return (the model, or a copy in which BatchNorm's parameters that checkpoints lack are frozen, `kept`)."""
+    statistics = [name for name in model.state_dict() if name.endswith(("running_mean", "running_var"))]
+    unsent = [name for name in statistics if not all(name in first for first, _ in pairs)]
+    if kept := left_with_client(model, list(chain(*pairs))):
+        model = _copy(model)
+        for name in kept:
+            model.get_parameter(name).requires_grad_(False)
+    return model, (*kept, *unsent)
+
+
+def _completed(first: State, last: State, untrained: set[str], own: State) -> tuple[State, State]:
+    """Fill in frozen parameters and statistics that checkpoints lack: those of the model, in a reply those sent."""
+    if untrained <= first.keys() & last.keys():
+        return first, last
+    device = next((tensor.device for tensor in first.values()), None)
+    first = {name: own[name].to(device) for name in own if name in untrained and name not in first} | first
+    return first, {name: first[name] for name in untrained if name not in last} | last
 
 
 def _named(state: State, prefix: str, model: State) -> State:

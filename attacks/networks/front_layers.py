@@ -105,8 +105,8 @@ def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:
                 f"rows of {rows.shape[1]} numbers, not flattened, at linear layer {names[0]!r} ({remedy})"
             )
         raise _OtherFront(f"something other than its pixels at linear layer {names[0]!r}")
-    if twice := next((name for name in names[:2] if names.count(name) > 1), None):
-        raise _OtherFront(f"a linear layer that is used twice, {twice!r}")
+    if any(calls[place].module.weight is calls[places[0]].module.weight for place in places[1:]):
+        raise _OtherFront(f"a first linear layer whose weight is used twice, {names[0]!r}")
     norms = [_norm_behind(calls[place : place + 2]) for place in places[:2]]
     activation = _activation(calls[: places[1] + 1], norms[0]) if len(places) > 1 else ("relu", None)
     weights, biases = zip(*map(parameter_names, names), strict=True)

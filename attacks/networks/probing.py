@@ -74,7 +74,8 @@ def run_network(model: nn.Module, state: State, images: Tensor) -> Tensor:
     graph = torch.is_grad_enabled()  # hooks on what gradients need change no output
     hooks = torch.autograd.graph.disable_saved_tensors_hooks(HOOKED) if graph else nullcontext()
     with differentiable_attention(), _said_of(model), hooks:
-        return scores_of(torch.func.functional_call(model, _once(model, state), (as_fed(images),)))
+        own = _once(model, state)
+        return scores_of(torch.func.functional_call(model, own, (as_fed(images),), tie_weights=False))
 
 
 @contextmanager
@@ -91,11 +92,13 @@ def _said_of(model: nn.Module) -> Iterator[None]:
 
 
 def _once(model: nn.Module, state: State) -> State:
-    """Return the state without the second names of tied parameters, as a state dict has them: torch takes one value for
-    all names of one tensor."""
-    first = {name for name, _ in model.named_parameters()}
-    again = {name for name, _ in model.named_parameters(remove_duplicate=False)} - first
-    return {name: value for name, value in state.items() if name not in again} if again else state
+    """Return the state with one value for all names of a tied parameter, and with one name for each module: in one of
+    two names torch would leave the value behind that it put there for a call."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    tied = {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
+    values = state | {name: state[one] for name, one in tied.items() if one in state}
+    modules = {name for name, _ in model.named_modules()}
+    return {name: value for name, value in values.items() if name.rpartition(".")[0] in modules}
 
 
 @contextmanager

@@ -39,7 +39,7 @@ over d and x̃ in turn: the maximum likelihood for Gaussian noise of equal varia
 singular value decomposition, in which any mixture of images does as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,12 +66,15 @@ class ExplanationTest:
     update: (R, out, W + 1), of the rounds that test.
     noise: ‖E‖ / ‖Δ‖ of noise in it, which no set of images explains.
     rounds: the number of rounds that test; R may list one of them at several points of its path.
+    fed_again: returns for images (M, in) what they feed further uses of the second layer's weight: R × (…, W + 1), or
+        nothing where there are none.
     """
 
     candidates: Candidates
     update: Tensor
     noise: float = 0.0
     rounds: int = 1
+    fed_again: Callable[[Tensor], Sequence[Tensor]] = lambda images: ()
 
     def judge(self, images: Tensor, generator: torch.Generator) -> Acceptance:
         """Return the images (M, in), in float32, with the reason why they may not be returned, if there is one."""
@@ -101,6 +104,8 @@ class ExplanationTest:
         if not len(images):
             return 1.0
         features = self.candidates.test.features(images.float()).split(self.update.shape[2], 1)
+        if again := self.fed_again(images.float()):
+            features = [torch.cat(both) for both in zip(features, again, strict=True)]
         bases = [torch.linalg.qr(part.T)[0].T for part in features]
         rest = torch.stack([outside(delta, basis) for delta, basis in zip(self.update, bases, strict=True)])
         return float(rest.norm() / self.update.norm())

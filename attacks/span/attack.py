@@ -56,6 +56,7 @@ from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.pixels import PixelVariant, linear_layers_of
 from attacks.span.variants.several_patches import several_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
+from attacks.update.intervals import seen_compression
 from attacks.update.private_set import infer_pixel_mean
 
 
@@ -112,12 +113,13 @@ class SpanAttack(SearchOptions, Attack):
         """Use num_private where it is known, else infer it. residual is what the variant reports. Raises InputError for
         an update of zero."""
         if not knows_defense(observation, knowledge):
-            return _as_drawn(self._attack(observation, knowledge, generator, progress), observation)
+            return _as_drawn(self._attack(observation, knowledge, generator, progress), observation, knowledge)
         # the update as it was sent may do where the one that knowledge of the defense makes of it does not
         same = torch.Generator().set_state(generator.get_state())
         told = self._attack(observation, knowledge, generator, progress)
         naive = replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
-        return _as_drawn(told_and_untold(told, self._attack(observation, naive, same, progress)), observation)
+        found = told_and_untold(told, self._attack(observation, naive, same, progress))
+        return _as_drawn(found, observation, knowledge)
 
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
@@ -189,11 +191,16 @@ def _with_features(found: Reconstruction, last: Reconstruction) -> Reconstructio
     return replace(found, features=last.features, num_inferred=count, facts=found.facts | last.facts, warnings=warnings)
 
 
-def _as_drawn(found: Reconstruction, observation: Observation) -> Reconstruction:
+def _as_drawn(found: Reconstruction, observation: Observation, knowledge: Knowledge) -> Reconstruction:
     """Hold images, and leave out features, of layers that training fed what it drew at random, as behind dropout: what
-    comes back is what they were fed, of some pixels only or with noise, and so of nobody."""
+    comes back is what they were fed, of some pixels only or with noise, and so of nobody. Where nothing came back, say
+    what may read an update that was compressed."""
     if not len(found.images) and not found.num_features:
-        return found
+        if (seen := seen_compression(observation, knowledge)) is None:
+            return found
+        if knows_defense(observation, knowledge):
+            return replace(found, warnings=(*found.warnings, f"nothing returned: {seen}"))
+        return replace(found, num_inferred=None, warnings=(f"nothing returned: {seen}", *found.warnings))
     redrawn = redrawn_layers(observation.model, observation.input_shape)
     network = find_feature_network(observation.model, observation.input_shape)
     of_features = str(found.facts.get("layer", network.layers[0] if network is not None else ""))

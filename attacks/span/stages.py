@@ -9,18 +9,19 @@ from torch import Tensor
 
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
+from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.probing import parameter_names
+from attacks.update.intervals import seen_compression
 
 
 def check_bias(observation: Observation, layer: str) -> None:
     """Raise InputError if the layer's weight moved and its bias did not: what it was fed is read off their quotient."""
     weight, bias = parameter_names(layer)
     if weight in observation.moved and bias not in observation.moved:
-        raise InputError(
-            f"attack 'span' needs what {bias!r} changed by, and unlike {weight!r} it was returned as it was sent "
-            "(use 'ntk')"
-        )
+        seen = seen_compression(observation, Knowledge()) or "use 'ntk'"
+        needs = f"attack 'span' needs what {bias!r} changed by, and unlike {weight!r} it was returned as it was sent"
+        raise InputError(f"{needs} ({seen})")
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,15 @@ from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import FLOATS, Observation, State
+from attacks.update.spectrum import ROUNDING
 
 LARGEST_ONLY_RATIO = 0.01  # of the median sent entry: if the smallest is above, only the largest were sent
 GRID_TOLERANCE = 0.1  # of a step: what rounding of the parameters may shift a level by
 SIGN_BITS, MOST_SEEN_BITS = 2, 8  # of levels that are looked for: signs and 0 fit the former
 INWARD_SHARE = 0.01  # of the way from an interval's nearest point to its middle: so far estimates are drawn inwards
+BIASES_LEFT_OUT = 0.05  # share of the units that moved
+MOST_KEPT = 0.9  # of the entries; keys of attention have biases that do not move beside weights that do
+FEW_KEPT = 0.05  # units that one image leaves inactive, and its black pixels, leave a fifth
 TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
@@ -81,22 +85,44 @@ def quantization_step(value: Tensor, bits: int) -> float | None:
     return next(fitting, None)
 
 
-def seen_compression(observation: Observation, left_out: bool) -> str | None:
+def has_biases_left_out(update: Tensor) -> bool:
+    """Return whether entries of a layer's update (W, in + 1) were left out: biases did not move, beside weights
+    that did. Zeros of weights do not tell where there are many images: black pixels have them, too."""
+    sizes = update.norm(dim=1)
+    moved = update[sizes > ROUNDING * sizes.max()]  # of others a mean of several clients rounds some weights
+    return bool((moved[:, -1] == 0).float().mean() > BIASES_LEFT_OUT)
+
+
+def _leaves_entries_out(delta: State) -> bool:
+    """Return whether it shows in any layer. One whose biases all stayed may be frozen, or have BatchNorm behind it."""
+    weights = [name for name, value in delta.items() if name.endswith("weight") and value.dim() > 1]
+    biases = {name: delta.get(f"{name.removesuffix('weight')}bias", torch.zeros(1)) for name in weights}
+    layers = [(delta[name].flatten(1), bias[:, None]) for name, bias in biases.items() if bias.any()]
+    return any(has_biases_left_out(torch.cat(layer, 1)) for layer in layers if len(layer[0]) == len(layer[1]))
+
+
+def seen_compression(observation: Observation, knowledge: Knowledge) -> str | None:
     """Say what anybody sees of a compressed update: levels, or if entries were left out their share, or that they were
-    rounded off. None if it shows nothing of these."""
-    delta, last = observation.delta(), [observation.final[name] for name in observation.trainable]
+    rounded off; and what may read it. None if it shows nothing of these."""
+    delta, last = observation.one_round()[0].delta(), [observation.final[name] for name in observation.trainable]
     levels = range(SIGN_BITS, MOST_SEEN_BITS + 1)
     fits = (bits for bits in levels if all(quantization_step(value, bits) is not None for value in delta.values()))
-    if (bits := next(fits, SIGN_BITS)) > SIGN_BITS:
-        seen = f"the update's entries take {2**bits} values or fewer in each tensor, as where they are quantized"
-        return f"{seen}: say --know quantization_bits={bits}"
-    if not left_out:  # one step of Adam looks as signs do
-        return None
-    share = sum(int((value != 0).sum()) for value in delta.values()) / sum(value.numel() for value in delta.values())
-    still = f"{1 - share:.0%} of the update's entries are 0, as where"
-    if any(all(torch.equal(value, value.to(half).to(value)) for value in last) for half in FLOATS[:2]):
-        return f"{still} parameters are trained in 16 bits, which round them off"
-    return f"{still} they are left out: say --know kept_fraction={math.ceil(share * 100) / 100}"
+    field, value = "quantization_bits", float(next(fits, SIGN_BITS))
+    if value > SIGN_BITS:
+        seen = f"the update's entries take {2**value:.0f} values or fewer in each tensor, as where they are quantized"
+    else:
+        moved = torch.cat([value.flatten() for value in delta.values() if value.any()])
+        share = float((moved != 0).double().mean())
+        if share > MOST_KEPT or not (
+            share < FEW_KEPT or _leaves_entries_out(delta)
+        ):  # one step of Adam looks as signs do
+            return None
+        seen = f"{1 - share:.0%} of the update's entries are 0, as where"
+        if any(all(torch.equal(value, value.to(half).to(value)) for value in last) for half in FLOATS[:2]):
+            return f"{seen} parameters are trained in 16 bits, which round them off"
+        seen, field, value = f"{seen} they are left out", "kept_fraction", math.ceil(share * 100) / 100
+    say = f"say --know {field}={value:g}, and " if getattr(knowledge, field) is None else ""
+    return f"{seen}: {say}of few steps try 'gradient_matching', told learning_rate and steps, on what was sent"
 
 
 def known_intervals(delta: State, knowledge: Knowledge) -> dict[str, EntryIntervals] | None:

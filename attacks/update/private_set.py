@@ -15,11 +15,11 @@ from attacks.interface.normalization import Normalization
 from attacks.interface.observation import Observation
 from attacks.networks.probing import count_outputs, find_input_layer, parameter_names, probe, random_images
 from attacks.networks.vision_transformer import find_patch_embedding
+from attacks.update.intervals import has_biases_left_out
 from attacks.update.spectrum import ROUNDING, ImageCount, first_layer_update, infer_image_count
 
 MAX_MEAN = 0.99  # a larger one is no mean of images in [0, 1]
 CONSTANT_MISFIT = 1e-2  # of a column's norm: what may be left of a pixel that is black in every private image
-BIASES_LEFT_OUT = 0.05  # share of the units that moved
 GREY_LEVEL = 1 / 255  # half of it is what rounding may move a pixel out of its range
 BACKGROUND_HALF_WIDTH = 0.03  # in pixel values, on either side of the most frequent one
 BACKGROUND_SHARE, DARKER_SHARE = 0.3, 0.1  # of all pixels: at least in a black background, at most darker than it
@@ -54,14 +54,6 @@ def infer_pixel_mean(observation: Observation, std: tuple[float, ...] | None = N
             return None
         means.append(mean)
     return tuple(means)
-
-
-def has_biases_left_out(update: Tensor) -> bool:
-    """Return whether entries of a first layer's update (W, in + 1) were left out: biases did not move, beside weights
-    that did. Zeros of weights do not tell where there are many images: black pixels have them, too."""
-    sizes = update.norm(dim=1)
-    moved = update[sizes > ROUNDING * sizes.max()]  # of others a mean of several clients rounds some weights
-    return bool((moved[:, -1] == 0).float().mean() > BIASES_LEFT_OUT)
 
 
 def infer_background(images: Tensor, std: tuple[float, ...] | None = None) -> tuple[float, ...] | None:

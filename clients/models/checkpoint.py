@@ -125,11 +125,13 @@ def _numbered(state: State) -> list[Tensor] | None:
 
 
 def _in_order(arrays: Sequence[Tensor], like: Mapping[str, Tensor] | None, thing: str) -> State:
-    """Name a list of arrays by a model's state dict, or by its parameters or adapters if their number fits."""
+    """Name a list of arrays by a model's state dict, or by its parameters, with or without BatchNorm's, or adapters if
+    their number fits."""
     if like is None:
         return {str(i): array for i, array in enumerate(arrays)}
     parameters = [name for name in like if name.rpartition(".")[2] not in STATISTICS]
-    for names in (list(like), parameters, [name for name in like if ADAPTER.search(name)]):
+    shared = [name for name in parameters if f"{name.rpartition('.')[0]}.running_mean" not in like]  # FedBN's
+    for names in (list(like), parameters, shared, [name for name in like if ADAPTER.search(name)]):
         if len(names) == len(arrays):
             return dict(zip(names, arrays, strict=True))
     raise InputError(

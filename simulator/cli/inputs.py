@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import did_you_mean
-from attacks.interface.observation import State, trained_names
+from attacks.interface.observation import State, left_with_client, trained_names
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
@@ -65,7 +65,7 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
 
 def check_model(name: str, model: nn.Module, states: dict[str, State]) -> None:
     """Raise InputError, naming the files, where checkpoints lack parameters of the model. states: by option."""
-    names = trained_names(model)
+    names = [name for name in trained_names(model) if name not in left_with_client(model, list(states.values()))]
     lacking = {typed: [key for key in names if key not in state] for typed, state in states.items()}
     files = [typed for typed, missing in lacking.items() if missing]
     if not files:

@@ -280,8 +280,9 @@ def exposure_grid(leakage: pd.DataFrame) -> Grid:
 def _images(worst: pd.Series) -> str:
     if worst.status != "ok":
         return "no result"
-    more = worst.num_features > worst.best
-    return at_worst(worst) + (f"; features of {worst.num_features:.0f}" if more else "")
+    count = f"{worst.num_features:.0f}"
+    features = f"; {count} vectors of parts" if worst.num_features > worst.num_private else f"; features of {count}"
+    return at_worst(worst) + (features if worst.num_features > worst.best else "")
 
 
 def _most(own: pd.DataFrame, name: str, worst: pd.Series) -> str:

@@ -161,7 +161,8 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
     store, (initial, final), shape = CellStore(folder), observation.pairs[0], options.shape
     outputs = outputs_of(observation.model, options.model, shape)[0]
     store.create(ModelConfig(name=options.model), shape, outputs, options.seed)
-    pair = (store.save_global(0, initial), store.save_client(1, 0, final))
+    returned = {name: tensor for name, tensor in final.items() if name not in observation.kept}
+    pair = (store.save_global(0, initial), store.save_client(1, 0, returned))
     store.save_observation(RecordedObservation.of(KEY, (pair,), (0,), (0,)), knowledge)
     round = RecordedRound(round=1, clients=(0,))  # nobody reported how many images there are
     contents = RecordingContents(strategy="two checkpoints", clients={0: SeenClient(node=0)}, rounds=(round,))

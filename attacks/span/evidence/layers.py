@@ -150,7 +150,7 @@ def normalized_by_batch(initial: State, final: State, network: FrontLayers) -> l
     for layer, norm in enumerate(network.norms[:2]):
         weight, bias = network.weights[layer], network.biases[layer] or ""
         if norm is not None and (
-            any(name in final and not torch.equal(initial[name], final[name]) for name in norm.statistics)
+            any(not torch.equal(initial[name], final[name]) for name in norm.statistics)
             or (final[bias] - initial[bias]).norm() < ROUNDING * (final[weight] - initial[weight]).norm()
         ):
             found.append(layer)
@@ -202,7 +202,7 @@ def with_batch_mean(initial: State, final: State, network: FrontLayers) -> tuple
 def _batch_statistics(initial: State, final: State, norm: BatchNorm) -> tuple[Tensor, Tensor]:
     """Return (mean, unbiased variance), each (W,) in float64, of the one batch that moved the running statistics."""
     counter = f"{norm.name}.num_batches_tracked"
-    batches = int(final[counter] - initial[counter]) if counter in initial and counter in final else 0
+    batches = int(final[counter] - initial[counter])
     if batches != 1:
         seen = f"saw {batches} batches" if batches else "are not in the client's reply"
         raise NoBatchMean(f"the running statistics, which tell the mean of a single batch, {seen}")
@@ -232,7 +232,6 @@ def _norms(observation: Observation, network: FrontLayers, device: torch.device)
     if norm is None:
         return None
     before, after = (
-        torch.cat([torch.stack(norm.scale_and_shift({**pair[0], **pair[end]}), 1) for pair in observation.pairs])
-        for end in (0, 1)
+        torch.cat([torch.stack(norm.scale_and_shift(pair[end]), 1) for pair in observation.pairs]) for end in (0, 1)
     )
     return before.to(device, torch.float64), after.to(device, torch.float64)

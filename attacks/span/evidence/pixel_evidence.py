@@ -178,9 +178,9 @@ class PixelEvidence:
             return Refusal(
                 "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
                 f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
-                "looks like, or a server's between global checkpoints: no number of images can be read off it, nor "
-                "images (much added noise, rounding, entries left out and more images than units or pixels have full "
-                "rank too)"
+                "looks like, or a server's (FedAdam) between global checkpoints, whose first round can be undone "
+                "(docs/howto/audit_in_full.md): no number of images can be read off it, nor images (much added noise, "
+                "rounding, entries left out and more images than units or pixels have full rank too)"
             )
         needed, layers = EVIDENCE.directions_needed * self.count, self.defense.layers
         if self.count >= self.rank:
@@ -202,7 +202,8 @@ class PixelEvidence:
             return Refusal(
                 f"nothing returned: {self.count} images need {needed:.0f} directions of the second layer's rows, "
                 f"{self.directions} can tell ({share:g} of the width {layers.width}, and "
-                "no more than the layer's outputs), and an update by local Adam looks like one of so many images too"
+                "no more than the layer's outputs), and an update by local Adam, or by a server's "
+                "(docs/howto/audit_in_full.md), looks like one of so many images too"
             )
         return None
 

@@ -317,9 +317,6 @@ def batch_statistics(
 
 
 def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:
-    """Return how many batches a layer had seen before and after training; 0 and 1 if it did not return that."""
-    counted = f"{layer}.num_batches_tracked"
-    if counted not in initial or counted not in final:
-        return 0, 1
-    before = int(initial[counted])
-    return before, max(before + 1, int(final[counted]))
+    """Return how many batches a layer had seen before and after training, one more if it did not return that."""
+    before, after = (int(state[f"{layer}.num_batches_tracked"]) for state in (initial, final))
+    return before, max(before + 1, after)

@@ -1,18 +1,21 @@
 """The span attack on plain MLPs: the images themselves lie in the row space of the first layer's update."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
+from attacks.interface.torch_tools import cast_state
 from attacks.networks.front_layers import read_front_layers
 from attacks.networks.mlp import FrontLayers
+from attacks.networks.probing import linear_layers, probe
 from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images, standing_out, with_means
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
@@ -41,8 +44,6 @@ from attacks.span.thresholds import (
     SPARSITY,
     constants_of,
 )
-from attacks.update.intervals import seen_compression
-from attacks.update.private_set import has_biases_left_out
 from attacks.update.spectrum import Spectrum, group_views
 
 
@@ -100,16 +101,12 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
     def report(self, evidence: PixelEvidence, acceptance: Acceptance) -> Reconstruction:
         """Return the accepted images. Their residual is ρ at the initial parameters."""
         shape, told = self.observation.input_shape, self.knowledge.num_private
-        unknown = evidence.refusal is not None and evidence.defense.count is None
-        left_out = has_biases_left_out(evidence.defense.layers.change)
-        if seen := seen_compression(self.observation, left_out) if unknown else None:
-            acceptance = replace(acceptance, reason=f"nothing returned: {seen}")
         images = acceptance.images.reshape(-1, *shape)
         return acceptance.reported(
             shape,
             evidence.warnings,
             groups=group_views(images, told) if told is not None and told < len(images) else None,
-            num_inferred=None if evidence.like_adam or seen else evidence.inferred,
+            num_inferred=None if evidence.like_adam else evidence.inferred,
             guessed=evidence.refusal is None and evidence.guessed,
             facts=evidence.facts | acceptance.facts,
         )
@@ -145,8 +142,7 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         """Accept candidates, (M, in) in float32. If the update is exact, each image has to be certain by itself. If
         noise or a completion hides the zeros of duals and blurs the second layer, the images are accepted as a set that
         explains the second layer's update."""
-        shape = self.observation.input_shape
-        judge = PixelJudge(self.knowledge, shape, evidence, candidates, generator, self.has_zeros)
+        judge = PixelJudge(self, evidence, candidates, generator)
         facts: Facts = constants_of(ACCEPTANCE, SEARCH, DECOY, SPARSITY, DUAL) | {
             "tests": float(len(evidence.tests)),
             "rounds": float(candidates.passes),
@@ -167,22 +163,30 @@ class PixelVariant(FirstLayerVariant[Candidates]):
         acceptance = replace(acceptance, residual=residual, facts=facts | acceptance.facts, held=held)
         return acceptance if acceptance.reason is None else acceptance.withheld(acceptance.reason)
 
+    def fed_again(self, evidence: PixelEvidence, images: Tensor) -> list[Tensor]:
+        """Return what images (M, in) feed further uses of the second layer's weight, as where it is tied to the third
+        one's, whose update is the sum of all uses; nothing where there are none."""
+        observation, second = self.observation, self.network.weights[1].removesuffix(".weight")
+        layers = linear_layers(observation.model)
+        uses = {name: layer for name, layer in layers.items() if layer.weight is layers[second].weight}
+        if len(uses) == 1 == self.network.weights.count(self.network.weights[1]):
+            return []
+        moved, found = rounds_with_images(observation, self.network), []
+        for sent in (observation.pairs[moved[r]][0] for r in evidence.tests for _ in evidence.path):
+            state, inputs = cast_state(sent, images.device, images.dtype), images.reshape(-1, *observation.input_shape)
+            _, (_, *again) = probe(observation.model, inputs, uses, state)
+            found.append(torch.cat([pad(call.given, (0, 1), value=float(call.name == second)) for call in again]))
+        return found
+
 
 @dataclass(frozen=True)
 class PixelJudge:
-    """Decides which candidates of one search may be returned.
+    """Decides which candidates of one search may be returned."""
 
-    shape: (C, H, W) of an image.
-    has_zeros: whether signals are zero on units that an image leaves inactive. No two are alike then, so that no
-        candidate is the mean of their images.
-    """
-
-    knowledge: Knowledge
-    shape: tuple[int, int, int]
+    variant: PixelVariant
     evidence: PixelEvidence
     candidates: Candidates
     generator: torch.Generator
-    has_zeros: bool
 
     @cached_property
     def explaining(self) -> ExplanationTest:
@@ -190,7 +194,7 @@ class PixelJudge:
         evidence, tests = self.evidence, self.evidence.tests
         noise = evidence.defense.second_noise(list(tests.values()), evidence.outside)
         update = evidence.defense.layers.second[list(tests)].float().repeat_interleave(len(evidence.path), 0)
-        return ExplanationTest(self.candidates, update, noise, len(tests))
+        return ExplanationTest(self.candidates, update, noise, len(tests), partial(self.variant.fed_again, evidence))
 
     def certain(self) -> Acceptance:
         """Accept the images that are certain by the second layer and by the duals of the others."""
@@ -224,7 +228,9 @@ class PixelJudge:
         found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
         if evidence.rough:
             found = replace(found, complete=False)  # in noise mixtures have zeros of as little leverage as duals
-        return found if self.has_zeros else with_means(found, way[0], candidates.duals, candidates.passed, loose)
+        return (
+            found if self.variant.has_zeros else with_means(found, way[0], candidates.duals, candidates.passed, loose)
+        )
 
     def in_noise(self) -> Acceptance:
         """Accept all candidates if as a set they explain the second layer's update. If noise hides the zeros of duals,
@@ -296,7 +302,7 @@ class PixelJudge:
         """Why images may be means of several, which are nobody's; "" if zeros of duals vouch for them, or if they are
         as many as they should be and can be compared. Where a network is nearly linear, images that send alike signals
         show as one, their mean, which explains both layers."""
-        evidence, told = self.evidence, self.knowledge.num_private
+        evidence, told = self.evidence, self.variant.knowledge.num_private
         several = "and what was found may be the mean of several images"
         if len(self.candidates.passed) and evidence.count > 1:
             return ""
@@ -309,7 +315,7 @@ class PixelJudge:
             return f"nothing returned: one candidate of {evidence.count} has none to be compared with, {several}"
         if evidence.count == 1 and not (evidence.told or evidence.regime.exact or self.candidates.sparsity_tested):
             return f"nothing returned: noise of {evidence.outside:.2g} may hide images, {several}"
-        if evidence.regime is Regime.NOISY and not evidence.told and not self.has_zeros and len(loose) > 1:
+        if evidence.regime is Regime.NOISY and not evidence.told and not self.variant.has_zeros and len(loose) > 1:
             activate, noise = self.candidates.test.activate, float(evidence.spectrum.values[evidence.count])
             if (out := standing_out(evidence.defense.layers, activate, loose, noise)) < CERTAINTY.standing_out:
                 return (
@@ -323,14 +329,14 @@ class PixelJudge:
         """Whether the client may have mixed its images: nothing hides the zeros of duals, and no dual has any. False if
         the pixel range is unknown, or if there are too many images to tell them from other vertices."""
         few = 1 < self.evidence.count <= EXTREME.most_of_rank * self.evidence.rank
-        known = self.knowledge.pixel_mean is not None
+        known = self.variant.knowledge.pixel_mean is not None
         return self.candidates.sparsity_tested and not len(self.candidates.passed) and few and known
 
     def with_extreme_points(self, acceptance: Acceptance) -> Acceptance:
         """Add the images that are certain vertices of the span to those accepted."""
-        rows = self.candidates.duals.rows
-        low, high = (bound.expand(1, *self.shape).flatten() for bound in self.knowledge.input_bounds(rows))
-        extreme = extreme_images(rows, low, high, EXTREME.directions, self.generator, self.shape[0]).float()
+        rows, shape = self.candidates.duals.rows, self.variant.observation.input_shape
+        low, high = (bound.expand(1, *shape).flatten() for bound in self.variant.knowledge.input_bounds(rows))
+        extreme = extreme_images(rows, low, high, EXTREME.directions, self.generator, shape[0]).float()
         certain = acceptance.images if acceptance.reason is None else acceptance.images[:0]
         extreme = extreme[beside(certain, extreme)][: self.candidates.missing]
         if not len(extreme):
@@ -363,7 +369,4 @@ def linear_layers_of(observation: Observation) -> FrontLayers:
         )
     if network.norms[0] is None:  # else signals add up to zero
         check_bias(observation, network.weights[0].removesuffix(".weight"))
-    statistics = [name for norm in network.norms[:2] if norm is not None for name in norm.statistics]
-    if missing := [name for name in statistics if any(name not in sent for sent, _ in observation.pairs)]:
-        raise InputError(f"attack 'span' needs BatchNorm's statistics: the checkpoint of {model} has no {missing[0]!r}")
     return network

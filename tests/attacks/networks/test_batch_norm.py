@@ -41,6 +41,8 @@ def test_gradient_matching_simulates_the_mode_that_the_statistics_tell(training)
         if "running" in name:
             other[name] = pair[0][name] + (0.0 if training else 0.1)
     assert distance(pair[1]) < 1e-12 and distance(other) > 1e-3
+    alone = {name: value for name, value in pair[1].items() if "running" not in name}  # a reply of parameters
+    assert training or distance(alone) < 1e-12
     assert all(torch.equal(value, kept[name]) for name, value in pair[0].items())
 
 

@@ -67,6 +67,10 @@ def test_what_lies_behind_the_second_layer_does_not_matter(name):
     assert (found.weights, found.activation) == (("first.weight", "second.weight", "head.weight"), "relu")
 
 
+def test_the_second_layer_may_be_used_again():
+    assert read_front_layers(Twice(), SHAPE).weights == ("first.weight", "again.weight", "again.weight", "head.weight")
+
+
 def test_batchnorm_is_found_behind_either_layer():
     torch.manual_seed(0)
     body = [nn.Linear(12, 7, bias=False), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 5), nn.BatchNorm1d(5), nn.ReLU()]
@@ -98,7 +102,7 @@ def test_one_hidden_layer_and_none():
         (between(nn.LayerNorm(7), nn.ReLU()), "LayerNorm '2' between its first two linear layers"),
         (between(nn.ReLU(), nn.BatchNorm1d(7)), "BatchNorm1d '3' between its first two linear layers"),
         (between(nn.BatchNorm1d(7, track_running_stats=False)), "a BatchNorm without running statistics, '2'"),
-        (Twice(), "a linear layer that is used twice, 'again'"),
+        (nn.Sequential(nn.Flatten(), square := nn.Linear(12, 12), nn.ReLU(), square), "weight is used twice, '1'"),
         (nn.Flatten(), "no linear layer"),
         (Functional(torch.relu, lambda x: x.view(1, 12)), "a forward pass that fails on a batch of 4"),
     ],

@@ -126,3 +126,17 @@ def test_a_weight_that_two_layers_share_is_one_whatever_names_a_state_has_for_it
     output = run_network(model, state, torch.full((1, 1, 1, 1), 3.0))
     assert output.item() == 12
     assert torch.autograd.grad(output.sum(), state["1.weight"])[0].item() == 12  # d(3 w²)/dw at 2
+
+
+def test_a_layer_of_two_names_is_run_at_the_parameters_given_and_left_as_it_was():
+    """As where a network keeps its layers by name, and in a list that it runs."""
+    model = nn.Sequential(nn.Flatten(), inner := nn.Linear(4, 4), inner)
+    images = torch.randn(2, 1, 2, 2)
+    state = {name: 2 * value.double() for name, value in model.state_dict().items()}
+    assert set(state) == {"1.weight", "1.bias", "2.weight", "2.bias"}
+    before = dict(model.named_parameters())
+    found = run_network(model, state, images.double())
+    weight, bias = state["1.weight"], state["1.bias"]
+    assert torch.allclose(found, (images.double().flatten(1) @ weight.T + bias) @ weight.T + bias)
+    assert all(parameter is before[name] for name, parameter in model.named_parameters())
+    assert torch.equal(run_network(model, model.state_dict(), images), model(images))

@@ -104,6 +104,14 @@ def test_arrays_by_name_and_in_order(tmp_path, state):
     assert list(read_checkpoint(tmp_path / "listed.npz")) == [str(i) for i in range(9)]
 
 
+def test_a_list_without_the_batchnorm_that_clients_keep(tmp_path, state):
+    shared = {name: value for name, value in state.items() if "norm" not in name}  # as in FedBN
+    np.savez(tmp_path / "shared.npz", *[value.numpy() for value in shared.values()])
+    read = read_checkpoint(tmp_path / "shared.npz", state)
+    assert read.keys() == shared.keys()
+    assert_same(read, shared)
+
+
 def test_a_list_of_parameters_alone(tmp_path, state):
     parameters = dict(Net().named_parameters())
     np.savez(tmp_path / "a.npz", *(state[name].numpy() for name in parameters))

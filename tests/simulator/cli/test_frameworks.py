@@ -55,6 +55,28 @@ def test_files_of_other_frameworks_are_attacked(framework, tmp_path, fedspill):
     assert f"{len(images)} of {len(images)}" in result.stdout or f"{len(images)} images" in result.stdout, result.stdout
 
 
+def test_replies_without_batchnorm_are_attacked_and_it_is_said(tmp_path, fedspill):
+    """Clients of FedBN keep it. A layer of another kind that is not there is that of another model."""
+    (tmp_path / "nets.py").write_text(NETS.replace("nn.ReLU(), nn.Linear(256, 256)", "nn.BatchNorm1d(256), nn.ReLU()"))
+    scope = {}
+    exec((tmp_path / "nets.py").read_text(), scope)
+    model, (images, labels) = scope["make_net"]().eval(), digits(0)
+    for name in ("sent.pt", "returned.pt"):
+        kept = ("2.",) if name == "returned.pt" else ()
+        torch.save(
+            {key: value for key, value in model.state_dict().items() if not key.startswith(kept)}, tmp_path / name
+        )
+        model.zero_grad()
+        nn.functional.cross_entropy(model(images - 0.3), labels).backward()
+        torch.optim.SGD(model.parameters(), lr=0.05).step()
+    result = fedspill("attack", "--model", f"{tmp_path}/nets.py:make_net", "--initial", tmp_path / "sent.pt", "--final",
+                      tmp_path / "returned.pt", "--shape", "1,8,8", "--mean", "0.3", "--attack", "span",
+                      "--out", tmp_path / "found")  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "BatchNorm that clients keep" in " ".join(result.stdout.split()), result.stdout
+    assert "10 images" in result.stdout
+
+
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "other_frameworks.md"
 
 

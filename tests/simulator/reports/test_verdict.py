@@ -588,7 +588,8 @@ def test_the_number_of_images_of_an_attack_that_gave_up_is_the_one_told_or_a_gue
 
 
 def test_who_has_features_and_no_image_has_them_in_the_table_too():
-    assert exposure_grid(table({"num_features": 16})).cells()["images at worst"] == ["0 of 8; features of 16"]
+    assert exposure_grid(table({"num_features": 6})).cells()["images at worst"] == ["0 of 8; features of 6"]
+    assert exposure_grid(table({"num_features": 16})).cells()["images at worst"] == ["0 of 8; 16 vectors of parts"]
     assert exposure_grid(table(recovered(8, num_features=8))).cells()["images at worst"] == ["8 of 8"]
 
 

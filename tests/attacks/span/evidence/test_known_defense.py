@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from attacks import Knowledge, Observation
-from tests.attacks.conftest import client, digits, minibatches, mlp, nearest
-from tests.attacks.span.conftest import run
+from attacks import InputError, Knowledge, Observation, get_attack
+from attacks.update.intervals import seen_compression
+from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
+from tests.attacks.span.conftest import Convolutional, run
 
 
 @pytest.fixture
@@ -107,9 +108,38 @@ def test_what_anybody_sees_of_a_defense_is_not_taken_for_local_adam(trained, def
     seen = sent(observation, defense(delta, strength))
     refused = run(seen, Knowledge(num_private=count))
     assert refused.num_inferred is None and not len(refused.images) and "Adam" not in refused.warnings[0]
-    named, _, value = refused.warnings[0].partition("say --know ")[2].partition("=")
+    named, _, value = refused.warnings[0].partition("say --know ")[2].partition(",")[0].partition("=")
     found = run(seen, Knowledge(num_private=8, **{named: int(value) if value.isdigit() else float(value)}))
     assert named == field and (nearest(images, found) < 0.2).all()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize("make", [lambda: mlp(256), Convolutional])
+def test_a_refusal_of_the_largest_entries_alone_names_what_reads_them(make, share):
+    images = digits(4)
+    observation = client(make(), images, 1)
+    seen = sent(observation, largest(observation.delta(), share))
+    said = run(seen, Knowledge(num_private=4)).warnings[0]
+    named = said.partition("say --know kept_fraction=")[2].partition(",")[0]
+    assert "'gradient_matching', told learning_rate and steps" in said
+    told = Knowledge(num_private=4, pixel_mean=(0.3,), learning_rate=0.05, steps=1, kept_fraction=float(named))
+    found = get_attack("gradient_matching", iterations=300).run(seen, told, generator())
+    assert (nearest(images, found) < 1.2).all()  # two digits are 2.5 to 4 apart
+
+
+def test_of_a_first_layer_whose_biases_were_left_out_that_is_said():
+    observation = client(mlp(256), digits(4), 1)
+    seen = sent(observation, largest(observation.delta(), 0.1))
+    final = {name: seen.initial[name] if name == "1.bias" else value for name, value in seen.final.items()}
+    with pytest.raises(
+        InputError, match=r"'1.bias' .* as it was sent \(90% of the update's entries are 0.*kept_fraction=0"
+    ):
+        run(Observation(seen.model, ((seen.initial, final),), seen.input_shape))
+
+
+@pytest.mark.parametrize("make", [lambda: mlp(256), Convolutional])
+def test_idle_units_are_no_entries_left_out(make):
+    assert seen_compression(client(make(), digits(1), 1), Knowledge()) is None
 
 
 def test_changes_that_sixteen_bits_round_off_were_not_left_out():
