@@ -49,7 +49,6 @@ GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
 OURS = "attacks."  # how the modules of our attacks begin
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
-FEW_VIEWS = ", or a few of many views that a client made of its images"
 AS_FED = (
     "images are found as the network was fed them: of a client that augments or mixes its images views and blends, "
     "several of one image, and of one that corrects its steps by others' gradients (SCAFFOLD) images of others, too"
@@ -367,8 +366,7 @@ def _doubtful(good: pd.DataFrame) -> list[str]:
     rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool) & ~good.attack.isin(BASELINES)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
-        f"more: they may be noise{FEW_VIEWS if (of.num_vouched > 0).any() else ''}, and are not counted"
-        f"{OF_FEW if (of.determined < DETERMINED).any() else ''}"
+        f"more: they may be noise, and are not counted{OF_FEW if (of.determined < DETERMINED).any() else ''}"
         for attack, of in rows.groupby("attack")
     ]
 

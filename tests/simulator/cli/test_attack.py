@@ -157,6 +157,7 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--initial": "AFTER", "--final": "BEFORE"}, "looks less trained than --initial"),
         ({"--initial": "nowhere.safetensors"}, "does not exist"),
         ({"--model": "NETS:three"}, "has shape"),
+        ({"--model": "NETS:number"}, "outputs of shape (): a row of class scores is needed: of one number an image"),
         ({"--model": "NETS:nothing"}, "has no function 'nothing'"),
         ({"--model": None}, "Give --run RUN, or --model"),
         ({"--run": "somewhere"}, "leave out --model, --initial, --final, --shape"),
