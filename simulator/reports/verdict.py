@@ -109,7 +109,7 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     found: dict[Kind, list[str]] = {
         "stopped": [stopped],
         "shown": _shown(good, tested),
-        "tried": _tried(rows, good, tested),
+        "tried": _tried(rows, good, tested, level),
         "broke": _broke(rows),
         "next": remedies(_exposed(good, tested)),
         "caveats": _caveats(rows, good, tested, level),
@@ -119,7 +119,8 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
     first = [f"{CANDIDATES}{where}"] if without.any() else []
     first += [_of_others(good)] if level == "nothing shown" else []
-    texts = (*first, _headline(level, rows, good, tested), _defended(rows))
+    held = _candidates(good) if level == "nothing shown" else ""
+    texts = (*first, _headline(level, rows, good, tested), held, _defended(rows))
     headline = " ".join(sentence(text) for text in texts if text)
     return Verdict(level, headline, statements)
 
@@ -161,7 +162,7 @@ def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
     return [*lines, *(membership_lines(tested) if tells(tested) else []), reconciled(good)]
 
 
-def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
+def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame, level: Level) -> list[str]:
     """Name what showed nothing: threat models, counts that chance explains, refusals, attacks out of time."""
     lines = [*_viewers(good, lost=False), _settings(good)[1], *chance_lines(good), *_doubtful(good)]
     lines += [] if tells(tested) else membership_lines(tested)
@@ -170,7 +171,7 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
     return [
         *lines,
         *_gave_up(good),
-        _candidates(good),
+        "" if level == "nothing shown" else _candidates(good),  # else the headline has it
         _capacity(tested),
         *_reasons(refused, "refused"),
         *_reasons(late, "out of time"),
@@ -449,7 +450,7 @@ def _candidates(good: pd.DataFrame) -> str:
         return ""
     row = rows.loc[rows.num_held.idxmax()]
     held = f"attack {row.attack!r} held back {counted(row.num_held, 'candidate')} for {whose(row.client)}"
-    return f"{held} in round {row['round']}, as it was not sure of them, and nothing else supports them"
+    return f"{held} in round {row['round']}, as it was not sure of them: an eye may know some, in reconstructions/"
 
 
 def _up_to(good: pd.DataFrame) -> str:

@@ -206,6 +206,7 @@ class PixelJudge:
         if self.evidence.rough:
             sure &= self._explained(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
+        reason += f", though {len(passed)} passed the sparsity test" if len(passed) else ""
         if self.evidence.regime is Regime.PLAIN:
             reason += ": does the network given have the activations of training?"
         images = images[sure].float()
