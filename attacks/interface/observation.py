@@ -134,8 +134,9 @@ class Observation:
                     )
                 if state[name].shape != expected[name].shape:
                     raise InputError(
-                        f"checkpoint tensor {name!r} has shape {tuple(state[name].shape)}, "
-                        f"the model wants {tuple(expected[name].shape)}: use the model the checkpoint was made with"
+                        f"tensor {name!r} of the checkpoint {way} has shape {tuple(state[name].shape)}, the model "
+                        f"wants {tuple(expected[name].shape)}: use the model the checkpoint was made with; where "
+                        "clients make a head anew, one without it"
                     )
                 if not torch.isfinite(state[name]).all():
                     raise InputError(f"tensor {name!r} of the checkpoint {way} holds NaN or Inf: training diverged")

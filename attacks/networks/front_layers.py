@@ -94,7 +94,7 @@ def _front_layers(calls: list[_Call], images: Tensor) -> FrontLayers:
     places = [place for place, call in enumerate(calls) if isinstance(call.module, nn.Linear)]
     names = [calls[place].name for place in places]
     if not places:
-        raise _OtherFront("no linear layer")
+        raise _OtherFront("layers without a linear one")
     if places[0]:
         raise _OtherFront(f"{calls[0]} ahead of its first linear layer")
     if not torch.equal(calls[0].given, images.flatten(1)):

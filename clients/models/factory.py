@@ -197,6 +197,17 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     return tuple(found.shape[1:])
 
 
+def count_scores(model: nn.Module, name: str, shape: tuple[int, int, int]) -> int:
+    """Return how many scores the model gives an image (C, H, W); raise InputError unless they are a row."""
+    if len(found := outputs_of(model, name, shape)) != 1:
+        what = "return outputs.flatten(1)" if found else "of one number an image return (N, 1)"
+        raise InputError(
+            f"model {name!r} has outputs of shape {found}: a row of class scores is needed: {what}; for rows of a "
+            "table begin `forward` with x.flatten(1)"
+        )
+    return found[0]
+
+
 def _misfit(model: nn.Module, layer: nn.Module, given: tuple[Any, ...]) -> str:
     """Return what a layer takes and what it gets, if that is why it raised; else ""."""
     what, wanted, place = "", 0, -1
@@ -204,9 +215,11 @@ def _misfit(model: nn.Module, layer: nn.Module, given: tuple[Any, ...]) -> str:
         what, wanted = "numbers", layer.in_features
     elif isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         what, wanted, place = "channels", layer.in_channels, 1 - layer.weight.dim()
+    name = next((name for name, part in model.named_modules() if part is layer), "")
+    if isinstance(layer, nn.Embedding):
+        return f"its layer {name!r} takes text, which is not attacked; its rows that moved tell a client's words"
     if not what or not given or given[0].dim() < -place or given[0].shape[place] == wanted:
         return ""
-    name = next((name for name, part in model.named_modules() if part is layer), "")
     return (
         f"its layer {name!r} takes {wanted} {what} and gets {given[0].shape[place]}; a shape is channels,height,width"
     )

@@ -20,7 +20,7 @@ from attacks.interface.normalization import Normalization
 from attacks.interface.observation import State
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig, first_fault
-from clients.models.factory import check_left_out, construct, outputs_of
+from clients.models.factory import check_left_out, construct, count_scores
 from simulator.audit import TIMEOUT
 from simulator.audit.owners import (
     AuditTruth,
@@ -139,11 +139,7 @@ class AuditPlan:
         recording = Recording(options.recording)
         allow_code(options.model)  # it was typed
         model = construct(ModelConfig(name=options.model), options.shape, outputs=0)
-        if len(found := outputs_of(model, options.model, options.shape)) != 1:
-            raise InputError(
-                f"--model {options.model!r} has outputs of shape {found}: a row of class scores is needed; for one "
-                "number an image return (N, 1), for rows of a table begin `forward` with x.flatten(1)"
-            )
+        count_scores(model, options.model, options.shape)
         keys = _chosen(recording, options)
         most = max((recording.granted(key).num_private or 0 for key in keys), default=0)
         attacks = options.attacks or default_attacks(model, options.shape, most, options.candidates is not None)

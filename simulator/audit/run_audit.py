@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attacks import InputError, Observation
 from clients.config import ModelConfig
-from clients.models.factory import outputs_of
+from clients.models.factory import count_scores
 from simulator.audit import MINUTES, TIMEOUT
 from simulator.audit.plan import AuditOptions, AuditPlan, absolute, digest_of, typed_attack
 from simulator.audit.price import REST, TimeLeft, describe_audit, is_left
@@ -172,7 +172,7 @@ def run_audit(
 def make_jobs(plan: AuditPlan, timeout: float) -> list[Job]:
     """Write the observations, and return a job for each of them and each attack, one attack after the other."""
     store, shape = CellStore(plan.out), plan.options.shape
-    store.create(ModelConfig(name=plan.options.model), shape, outputs_of(plan.model, "", shape)[0], plan.options.seed)
+    store.create(ModelConfig(name=plan.options.model), shape, count_scores(plan.model, "", shape), plan.options.seed)
     settings = plan.settings(timeout)
     for key in plan.keys:
         store.save_observation(plan.recording.recorded(key), plan.knowledge(key), plan.recording.checkpoints)

@@ -13,7 +13,7 @@ from attacks.interface.observation import State, left_with_client, trained_names
 from attacks.interface.plugins import allow_code
 from clients.config import ModelConfig
 from clients.models.checkpoint import read_checkpoint
-from clients.models.factory import check_left_out, construct, outputs_of
+from clients.models.factory import check_left_out, construct, count_scores
 from simulator.audit.plan import attack_of, check_mean, check_order, looks_swapped, per_channel
 from simulator.cli.commands import UpdateCommand
 from simulator.evaluation.image_files import Shape
@@ -52,7 +52,7 @@ def _observe_pair(typed: UpdateCommand) -> Observation:
     size = parse_shape(shape)
     allow_code(model)  # it was typed
     module = construct(ModelConfig(name=model), size, outputs=0)
-    outputs_of(module, model, size)
+    count_scores(module, model, size)
     like = module.state_dict()
     pair = read_checkpoint(initial, like), read_checkpoint(final, like)
     check_model(model, module, {f"--initial {str(initial)!r}": pair[0], f"--final {str(final)!r}": pair[1]})

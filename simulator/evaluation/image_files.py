@@ -94,7 +94,9 @@ def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = 
     else:
         images = _npz_images(path, called, in_pixels)
     if shape is not None and tuple(images.shape[1:]) != shape:
-        raise InputError(f"{called} {str(path)!r}: images have shape {tuple(images.shape[1:])}, --shape is {shape}")
+        turned = ": give images.transpose(0, 3, 1, 2)" if tuple(images.shape[1:]) == (*shape[1:], shape[0]) else ""
+        given = f"{called} {str(path)!r}: images have shape {tuple(images.shape[1:])}"
+        raise InputError(f"{given}, --shape is {shape}{turned}")
     return images
 
 

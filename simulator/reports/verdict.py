@@ -49,7 +49,6 @@ GAVE_UP = "nothing returned: "
 NOTHING_KNOWN = "No attack gave a result: nothing is known of what leaks."
 OURS = "attacks."  # how the modules of our attacks begin
 BASELINES = ("mean_image", "random_public", "best_public")  # no attacks: what attacks have to beat
-FEW_VIEWS = ", or a few of many views that a client made of its images"
 AS_FED = (
     "images are found as the network was fed them: of a client that augments or mixes its images views and blends, "
     "several of one image, and of one that corrects its steps by others' gradients (SCAFFOLD) images of others, too"
@@ -110,7 +109,7 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     found: dict[Kind, list[str]] = {
         "stopped": [stopped],
         "shown": _shown(good, tested),
-        "tried": _tried(rows, good, tested),
+        "tried": _tried(rows, good, tested, level),
         "broke": _broke(rows),
         "next": remedies(_exposed(good, tested)),
         "caveats": _caveats(rows, good, tested, level),
@@ -120,7 +119,8 @@ def verdict(leakage: pd.DataFrame, stopped: str = "") -> Verdict:
     where = "" if without.all() else f" in {without.sum()} of {counted(len(good), 'row')}"
     first = [f"{CANDIDATES}{where}"] if without.any() else []
     first += [_of_others(good)] if level == "nothing shown" else []
-    texts = (*first, _headline(level, rows, good, tested), _defended(rows))
+    held = _candidates(good) if level == "nothing shown" else ""
+    texts = (*first, _headline(level, rows, good, tested), held, _defended(rows))
     headline = " ".join(sentence(text) for text in texts if text)
     return Verdict(level, headline, statements)
 
@@ -162,7 +162,7 @@ def _shown(good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
     return [*lines, *(membership_lines(tested) if tells(tested) else []), reconciled(good)]
 
 
-def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list[str]:
+def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame, level: Level) -> list[str]:
     """Name what showed nothing: threat models, counts that chance explains, refusals, attacks out of time."""
     lines = [*_viewers(good, lost=False), _settings(good)[1], *chance_lines(good), *_doubtful(good)]
     lines += [] if tells(tested) else membership_lines(tested)
@@ -171,7 +171,7 @@ def _tried(rows: pd.DataFrame, good: pd.DataFrame, tested: pd.DataFrame) -> list
     return [
         *lines,
         *_gave_up(good),
-        _candidates(good),
+        "" if level == "nothing shown" else _candidates(good),  # else the headline has it
         _capacity(tested),
         *_reasons(refused, "refused"),
         *_reasons(late, "out of time"),
@@ -367,8 +367,7 @@ def _doubtful(good: pd.DataFrame) -> list[str]:
     rows = good[~good.scored & (good.num_reconstructed > 0) & ~good.sure.astype(bool) & ~good.attack.isin(BASELINES)]
     return [
         f"attack {attack!r} returned images that leave {of.relative_residual.min():.2g} of an update unexplained or "
-        f"more: they may be noise{FEW_VIEWS if (of.num_vouched > 0).any() else ''}, and are not counted"
-        f"{OF_FEW if (of.determined < DETERMINED).any() else ''}"
+        f"more: they may be noise, and are not counted{OF_FEW if (of.determined < DETERMINED).any() else ''}"
         for attack, of in rows.groupby("attack")
     ]
 
@@ -451,7 +450,7 @@ def _candidates(good: pd.DataFrame) -> str:
         return ""
     row = rows.loc[rows.num_held.idxmax()]
     held = f"attack {row.attack!r} held back {counted(row.num_held, 'candidate')} for {whose(row.client)}"
-    return f"{held} in round {row['round']}, as it was not sure of them, and nothing else supports them"
+    return f"{held} in round {row['round']}, as it was not sure of them: an eye may know some, in reconstructions/"
 
 
 def _up_to(good: pd.DataFrame) -> str:

@@ -9,24 +9,30 @@ if TYPE_CHECKING:
 
 # Shares of an update that very likely right images may leave unexplained. A search without a test of its own that
 # leaves more may have found noise. Images that passed a test against decoys may leave more: exact ones left 0.15 after
-# long training, strays 0.83 (docs/records/audit.md, docs/records/rounds.md).
+# long training, strays 0.83 (docs/records/audit.md, docs/records/rounds.md). A few of many leave what the others
+# explain, 6 exact ones of 16 left 0.53: so they have to explain no more than their share of what all have to.
 TESTED = 0.5
 EXPLAINED = 0.05
 DETERMINED = 1.0  # numbers of the update for each pixel, below which images of nobody explain it as well
 
 
 def likely_right(rows: "pd.DataFrame") -> "pd.Series":
-    """Return whether images without a truth are very likely right: they passed the attack's own test and
-    explain half of the update, or explain nearly all of an update that determines them."""
-    passed = (_numbers(rows, "num_vouched") > 0) & ~(rows["relative_residual"] >= TESTED)
+    """Return whether images without a truth are very likely right: they passed the attack's own test and explain
+    half of the update, where all were found, or explain nearly all of an update that determines them."""
+    share = (num_found(rows) / _there(rows)).clip(upper=1.0).fillna(1.0)
+    explained = 1 - rows["relative_residual"] ** 2
+    passed = (_numbers(rows, "num_vouched") > 0) & ~(explained <= (1 - TESTED**2) * share)
     return passed | ((rows["relative_residual"] < EXPLAINED) & ~(_numbers(rows, "determined") < DETERMINED))
 
 
 def num_found(rows: "pd.DataFrame") -> "pd.Series":
     """Return how many images without a truth can be right: no more than the update shows or, if that is not known, than
     the attack was told. An attack that searches from more starts than there are images returns more."""
-    there = _numbers(rows, "num_inferred").fillna(_numbers(rows, "num_private"))
-    return _numbers(rows, "num_reconstructed").clip(upper=there.fillna(float("inf")))
+    return _numbers(rows, "num_reconstructed").clip(upper=_there(rows).fillna(float("inf")))
+
+
+def _there(rows: "pd.DataFrame") -> "pd.Series":
+    return _numbers(rows, "num_inferred").fillna(_numbers(rows, "num_private"))
 
 
 def _numbers(rows: "pd.DataFrame", name: str) -> "pd.Series":

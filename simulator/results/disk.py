@@ -264,9 +264,9 @@ def reconstruction_file(found: Reconstruction) -> bytes:
     return file.getvalue()
 
 
-def load_images(path: Path) -> Tensor:
-    """Load reconstructed images in [0, 1], (M, C, H, W)."""
-    images = npz_array(path, "images", "reconstructions")
+def load_images(path: Path, name: str = "images") -> Tensor:
+    """Load reconstructed images in [0, 1], (M, C, H, W). name: `held` for those that the attack held back."""
+    images = npz_array(path, name, "reconstructions")
     if images.ndim != 4 or images.dtype.kind != "f":
         raise InputError(f"reconstructions {str(path)!r} are {images.dtype} {images.shape}: (M, C, H, W) is expected")
     return torch.from_numpy(images.astype(np.float32))

@@ -79,11 +79,14 @@ class Strip:
 
 def strip_of(run: Images, row: pd.Series, title: str, most: int = MOST, counted: int | None = None) -> Strip:
     """Make the strip of a row of the leakage table: at most `most` reconstructions, matched as a verdict counts
-    them, the closest first, with the images of the row's target, or, if the row has no scores, the best ones. counted:
-    how many of them there are as a verdict counts, those that are recovered before others; default all."""
-    found = load_images(run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"]))
-    own, label = run.samples_of(row), str(row["target"])
+    them, the closest first, with the images of the row's target, or, if the row has no scores, the best ones, of those
+    held back where none was returned. counted: how many of them there are as a verdict counts, those that are recovered
+    before others; default all."""
+    path = run.store(cell_of(row)).reconstruction_path(ObservationKey.of(row), row["attack"])
+    found, own, label = load_images(path), run.samples_of(row), str(row["target"])
     if own.empty:
+        if not len(found) and row["num_held"] > 0:  # an eye may know them
+            found, title = load_images(path, "held"), f"{title}; held back, not sure"
         found = found[:counted]
         return Strip(title, None, found[:most], np.full(min(most, len(found)), np.nan), label, len(found))
     own, private = own.assign(recovered=own.identified & (own.psnr >= RECOVERED_PSNR)), scored_against(run, row)

@@ -15,7 +15,7 @@ from attacks import InputError, Knowledge, Observation
 from attacks.base import Progress
 from attacks.interface.torch_tools import choose_device
 from clients.config import ModelConfig
-from clients.models.factory import outputs_of
+from clients.models.factory import count_scores
 from simulator.audit.plan import IMAGES, AuditOptions, AuditPlan
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.evaluation.attack_run import AttackRun
@@ -159,7 +159,7 @@ def write_recording(folder: Path, observation: Observation, knowledge: Knowledge
     """Write what `fedspill.Record` would have written of a federation with one client and one round, and the
     architecture."""
     store, (initial, final), shape = CellStore(folder), observation.pairs[0], options.shape
-    outputs = outputs_of(observation.model, options.model, shape)[0]
+    outputs = count_scores(observation.model, options.model, shape)
     store.create(ModelConfig(name=options.model), shape, outputs, options.seed)
     returned = {name: tensor for name, tensor in final.items() if name not in observation.kept}
     pair = (store.save_global(0, initial), store.save_client(1, 0, returned))

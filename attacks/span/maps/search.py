@@ -9,7 +9,9 @@ half of the next points are kept away from those that were found.
 Decoys tell how small ρ gets by chance. They are maps of images that are not private, projected onto the kernel. A
 candidate is accepted if its ρ is a small share of theirs, and of what mixtures of two of these images' maps leave:
 where a network is nearly linear, mixtures of private maps pass nearly as well as these. Wrong ones are local minima,
-which end at a quarter of the decoys' ρ and above (docs/records/convnets.md has the rate of false positives).
+which end at a quarter of the decoys' ρ and above (docs/records/convnets.md has the rate of false positives), and lower
+where layers hardly tie places together, as the first block of an MLP-Mixer: where N is known, the best candidate beyond
+N is nobody's, and tells how low.
 """
 
 import math
@@ -109,6 +111,8 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         doubled, once = (rho(exact, scale * (points @ directions)) for scale in (2, 1))
         free = bool(((doubled - once).abs() < MAP_SEARCH.scale_free).all())
         points = size * normalize(points) if free else points
+    if update.count is not None and len(points) > update.count:  # one of these is nobody's
+        bound = min(bound, MAP_SEARCH.accepting_share * float(residual[update.count]))
     maps = (points @ directions).view(-1, *update.network.shape).float()
     eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
     return MapCandidates(maps, residual, by_chance, bound, basis, eigenvalue, None if update.single_step else way)

@@ -210,8 +210,9 @@ class PixelJudge:
         if self.evidence.rough:
             sure &= self._explained(images)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
+        reason += f", though {len(passed)} passed the sparsity test" if len(passed) else ""
         if self.evidence.regime is Regime.PLAIN:
-            reason += ": does the network given have the activations of training?"
+            reason += ": does the network given have the activations of training, or does dropout stand between layers?"
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
         return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)

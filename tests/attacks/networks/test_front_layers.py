@@ -103,7 +103,7 @@ def test_one_hidden_layer_and_none():
         (between(nn.ReLU(), nn.BatchNorm1d(7)), "BatchNorm1d '3' between its first two linear layers"),
         (between(nn.BatchNorm1d(7, track_running_stats=False)), "a BatchNorm without running statistics, '2'"),
         (nn.Sequential(nn.Flatten(), square := nn.Linear(12, 12), nn.ReLU(), square), "weight is used twice, '1'"),
-        (nn.Flatten(), "no linear layer"),
+        (nn.Flatten(), "layers without a linear one"),
         (Functional(torch.relu, lambda x: x.view(1, 12)), "a forward pass that fails on a batch of 4"),
     ],
 )

@@ -1,13 +1,15 @@
+import math
 import os
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from attacks import InputError
 from clients.config import ModelConfig
 from clients.models import build_model, option_values
-from clients.models.factory import check_left_out, construct
+from clients.models.factory import check_left_out, construct, count_scores
 
 SHAPE = (1, 28, 28)
 
@@ -88,6 +90,7 @@ def test_a_model_of_a_dict_is_told_what_attacks_give(factory):
             "its layer '1' takes 100 numbers and gets 784",
         ),
         ("def make():\n    return nn.Conv2d(28, 2, 3)", "its layer '' takes 28 channels and gets 1"),
+        ("def make():\n    return nn.Embedding(9, 2)", "takes text, which is not attacked"),
         ("def make():\n    return nn.Sequential(nn.Conv2d(1, 4, 50))", "can't be greater than actual input size"),
         ("def make():\n    return 3", "returned int"),
         ("def other():\n    pass", "has no function 'make'"),
@@ -101,6 +104,16 @@ def test_factories_that_do_not_fit(factory, body, says):
     with pytest.raises(InputError) as caught:
         build(name=factory(body))
     assert says in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("shape", "remedy"), [((), r"return \(N, 1\)"), ((1, 28, 28), r"outputs\.flatten\(1\)")])
+def test_outputs_that_are_no_row_of_scores_are_refused_with_the_remedy(shape, remedy):
+    """Of a regression that squeezes its outputs, and of an autoencoder or a segmentation."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, math.prod(shape)), nn.Unflatten(1, (*shape, 1)), nn.Flatten(-2))
+    model.append(nn.Flatten(0) if not shape else nn.Identity())
+    with pytest.raises(InputError, match=remedy):
+        count_scores(model, "net", (1, 28, 28))
+    assert count_scores(model[:2], "net", (1, 28, 28)) == math.prod(shape)
 
 
 @pytest.mark.parametrize(

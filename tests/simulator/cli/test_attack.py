@@ -156,7 +156,9 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
         ({"--shape": "8,8,1"}, "is height,width,channels: write channels,height,width, --shape 1,8,8"),
         ({"--initial": "AFTER", "--final": "BEFORE"}, "looks less trained than --initial"),
         ({"--initial": "nowhere.safetensors"}, "does not exist"),
-        ({"--model": "NETS:three"}, "has shape"),
+        ({"--model": "NETS:three"}, "'3.weight' of the checkpoint sent has shape (10, 32), the model wants (3, 32)"),
+        ({"--model": "NETS:three", "--initial": "THREE"}, "'3.weight' of the checkpoint returned has shape"),
+        ({"--model": "NETS:number"}, "outputs of shape (): a row of class scores is needed: of one number an image"),
         ({"--model": "NETS:nothing"}, "has no function 'nothing'"),
         ({"--model": None}, "Give --run RUN, or --model"),
         ({"--run": "somewhere"}, "leave out --model, --initial, --final, --shape"),
@@ -178,10 +180,12 @@ def test_what_is_assumed_is_said_on_the_screen_and_a_number_that_is_missing_is_n
 )
 def test_bad_attack_arguments(fedspill, pair, tmp_path, change, says):
     state = load_file(tmp_path / "b.safetensors")
+    save_file({**state, "3.weight": torch.zeros(3, 32), "3.bias": torch.zeros(3)}, tmp_path / "three.safetensors")
     state["1.weight"][0, 0] = torch.nan
     save_file(state, tmp_path / "diverged.safetensors")
     places = {"NETS": tmp_path / "nets.py", "DIVERGED": tmp_path / "diverged.safetensors"}
     places |= {"BEFORE": tmp_path / "a.safetensors", "AFTER": tmp_path / "b.safetensors"}
+    places |= {"THREE": tmp_path / "three.safetensors"}
     arguments = dict(zip(pair[::2], pair[1::2], strict=True)) | {"--attack": "ntk", "--out": tmp_path / "out"} | change
     flat = [str(part) for flag, value in arguments.items() if value is not None for part in (flag.strip(), value)]
     for name, place in places.items():

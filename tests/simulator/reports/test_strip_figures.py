@@ -63,6 +63,18 @@ def test_without_a_truth_the_best_reconstructions_stand_alone(record, drawn, tmp
     assert texts(drawn[0])[1:] == ["reconstructed"]
 
 
+def test_without_a_truth_what_was_held_back_is_shown_where_nothing_was_returned(record):
+    """Sixteen digits of a client with dropout were exact, and nobody saw them: the picture said "nothing returned"."""
+    record.samples = record.samples.iloc[:0]
+    row = record.leakage.iloc[0]
+    held, path = torch.rand(3, 1, 8, 8), record.store("").reconstruction_path(ObservationKey.of(row), row.attack)
+    np.savez(path, images=held[:0].numpy(), held=held.numpy())
+    strip = strip_of(record, row.where(row.index != "num_held", 3), "client 0", most=2)
+    assert torch.equal(strip.guesses, held[:2])
+    assert strip.heading == "client 0; held back, not sure (the first 2 of 3 shown)"
+    assert not len(strip_of(record, row.where(row.index != "num_held", 0), "client 0"))
+
+
 def test_strips_take_as_many_lines_as_their_images_need(tmp_path, drawn):
     images = torch.rand(5, 1, 4, 4)
     five = Strip("five", images, images, np.arange(5.0), total=7)

@@ -369,10 +369,20 @@ def test_without_the_truth_images_that_passed_a_test_against_decoys_count_whatev
     assert alone.level == "nothing shown" and "The server has no sure image." in alone.of(*FOUND)
     strays = verdict(table(tested | {"relative_residual": 0.83}))  # docs/records/rounds.md: 57 images, all stray
     assert strays.level == "nothing shown" and "they may be noise" in str(strays.of(*FOUND))
-    # 8 of 58 views of 8 images came back, all of them right, and left 0.54
-    assert "or a few of many views" in str(strays.of(*FOUND)) and "views" not in str(alone.of(*FOUND, *LIMITS))
     none = tested | {"num_reconstructed": 0, "num_vouched": 0}
     assert verdict(table(none)).level == "nothing shown"
+
+
+def test_without_the_truth_a_few_of_many_images_need_not_explain_what_the_others_do():
+    """All of these were exact: of a client that clips gradients, two that make views, one of gray digits as colours."""
+    blind = dict.fromkeys(["num_private", "recovered", "held", "leakage"], np.nan)
+    for few, of, left in ((6, 16, 0.53), (8, 31, 0.58), (8, 58, 0.54), (8, 16, 0.77)):
+        row = blind | {"num_inferred": of, "num_reconstructed": few, "num_vouched": few, "relative_residual": left}
+        found = verdict(table(row))
+        assert found.level == ("exposed" if few >= of / 2 else "partly exposed")
+        assert f"finds {few} images of {of} that the update shows (very likely right" in found.headline
+    strays = {"num_inferred": 100, "num_reconstructed": 57, "num_vouched": 57, "relative_residual": 0.83}
+    assert verdict(table(blind | strays)).level == "nothing shown"  # docs/records/rounds.md
 
 
 def test_without_the_truth_images_count_where_the_client_reports_how_many_it_has():
@@ -584,7 +594,7 @@ def test_the_number_of_images_of_an_attack_that_gave_up_is_the_one_told_or_a_gue
         found = verdict(rows)
         assert found.level == "nothing shown" and found.of("shown") == []
         held = "Attack 'span' held back 118 candidates for client 0 in round 1, as it was not sure of them"
-        assert any(line.startswith(held) for line in found.of("tried"))
+        assert held in found.headline and held not in str(found.of("tried"))
 
 
 def test_who_has_features_and_no_image_has_them_in_the_table_too():

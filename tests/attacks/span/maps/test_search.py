@@ -90,3 +90,21 @@ def test_a_search_that_does_not_know_how_many_there_are_ends_when_two_in_a_row_f
     monkeypatch.setattr(search, "_least_wrong", lambda update, by_chance, decoys: 10.0 if accepted else -1.0)
     find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
     assert len(done) == searches and done[-1] == accepted
+
+
+@pytest.mark.parametrize(("residual", "accepted"), [((1e-3, 1.7e-3, 2.8e-3), 0), ((3e-9, 2e-5, 0.1), 2)])
+def test_of_more_low_points_than_images_none_is_a_map(monkeypatch, residual, accepted):
+    """The first are those of an MLP-Mixer's first block, whose tokens hardly see each other: all were patches in any
+    places, and returned as images. The others are a trained ResNet-18's, where two maps are right."""
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    observation = Observation(model, (trained(model, images, torch.arange(2)),), SHAPE)
+    update = read_update(observation, map_networks_of(observation))
+    decoys = update.network.maps(update.seen, digits(20).view(20, *SHAPE)).detach()
+    monkeypatch.setattr(search, "_searched", lambda update, basis, *others: torch.eye(len(basis))[: len(residual)])
+    monkeypatch.setattr(search, "_polished", lambda update, basis, points, size: points)
+    monkeypatch.setattr(search, "rho", lambda update, points: torch.tensor(residual)[: len(points)])
+    monkeypatch.setattr(search, "_least_wrong", lambda update, by_chance, decoys: 0.148)
+    with torch.no_grad():
+        found = find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
+    assert update.count == 2 and found.num_accepted == accepted
