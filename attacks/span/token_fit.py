@@ -120,6 +120,8 @@ class ImageFit:
         those that are missing, (P,) bool, too."""
         every = torch.ones_like(missing)
         start = self.space.filled(z, missing)
+        if self.tokens.numel() <= start.numel():  # any image has these tokens, as far as equations go
+            return FittedImage(start, self._noise(start[None])[0], math.inf)
         first = self.moved(start, every)
         if not missing.any() or first.error < TOKENS.certain:
             return first
@@ -157,14 +159,11 @@ class ImageFit:
                 break
         noise = self._noise(z[None])[0]
         one = float(noise.max()) < TOKENS.own * float(self.tokens.square().mean().sqrt())
-        error = self._error(z, normal, left.numel() - len(own)) if one else math.inf
-        return FittedImage(z, noise, error)
+        return FittedImage(z, noise, self._error(z, normal) if one else math.inf)
 
-    def _error(self, z: Tensor, normal: Tensor, spare: int) -> float:
-        """Compute the error to be expected of z (P, q) by its normal equations. spare: how many equations more than
-        unknowns tokens are."""
-        if spare <= 0:
-            return math.inf
+    def _error(self, z: Tensor, normal: Tensor) -> float:
+        """Compute the error to be expected of z (P, q) by the normal equations of its free entries."""
+        spare = self.tokens.numel() - len(normal)
         pixels = self.space.patches(z[None])
         variance = torch.linalg.inv(normal).trace() * (1 + len(normal) / spare) / pixels.numel()
         return float(variance.sqrt() / pixels.std())

@@ -141,7 +141,7 @@ class SeveralVariant(Variant[TokenUpdate, TokenCandidates]):
         images = evidence.images
         tokens = self._found(evidence.count, generator, progress).to(images.state[self.embedding.weight])
         placed, groups = images.put_together(tokens, evidence.count, generator)
-        groups = groups[(groups != NONE).any(1)]
+        groups = groups[(groups[:, self.layers.rows] != NONE).any(1)]  # images of which a patch was found
         if not len(groups):
             return TokenCandidates(images.points(images.decoys[:0]), images.decoys.new_zeros(0), len(tokens), 0)
         points, errors = images.of_groups(placed, groups), []
