@@ -290,7 +290,7 @@ class Identification:
         views = Views(smoothed(self.inputs))
 
         def unlike(rows: np.ndarray, columns: Chosen) -> np.ndarray:
-            return -views.likeness(self.gallery.units[rows], columns)
+            return -views.at(columns).likeness(self.gallery.units[rows], least)
 
         if not len(self.guesses):
             return np.zeros(self.l2.shape, dtype=bool)

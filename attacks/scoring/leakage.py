@@ -337,7 +337,10 @@ def _least(gallery: Gallery, size: int, public: np.ndarray, returned: int, gener
     if size > MOST_PUBLIC:  # these pairs tell it as well
         rows = np.sort(generator.permutation(size)[:MOST_PUBLIC])
     copies, units = rows[:, None] == some, gallery.units[rows]
-    return threshold(np.where(copies, np.nan, Views(gallery.small[some]).likeness(units)), returned)
+    centred = np.where(copies, np.nan, (units @ gallery.units[some].T).abs())
+    least = threshold(centred, returned)  # no more than the threshold of all views
+    moved = Views(gallery.small[some]).likeness(units, least)
+    return threshold(np.where(copies, np.nan, moved), returned)
 
 
 def _draw(public: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:

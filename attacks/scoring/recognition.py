@@ -5,6 +5,7 @@ another contrast, a negative included. Likeness is the largest |correlation| ove
 smoothed away. It is declared, no test of an eye, and its threshold comes from the images themselves.
 """
 
+from copy import copy
 from itertools import product
 
 import numpy as np
@@ -17,22 +18,61 @@ SMALLEST = 5  # pixels of it, below which there is nothing to shift
 MARGIN, SMALL_MARGIN, LARGE_IMAGE = 2, 1, 16  # pixels of the shift, and the side from which it is the larger
 FALSE_RATE = 0.01  # share of private images that as many public ones as were returned may pass for
 MOST_PUBLIC = 1000  # images that the threshold is taken from
+FEW = 100_000  # pairs of images, up to which all are compared in full
+LEADING = 32  # directions that bound the likeness of a pair
+ROWS, MOST_NEAR = 256, 0.04  # images at a time then, and the share of pairs up to which these are compared one by one
+ROUNDING = 1e-3  # of the bound
 
 
 class Views:
     """Smoothed candidates (M, C, H, W) in all their shifts and mirrored, as unit vectors; not only in [0, 1]."""
 
     def __init__(self, small: Tensor):
-        places = range(2 * _margin(small) + 1)
+        self.count, places = len(small), range(2 * _margin(small) + 1)
         self.variants = [view for side in (small, small.flip(3)) for view in _units(side, places)]
 
-    def likeness(self, own: Tensor, candidates: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the likeness of images, as `unmoved` has them, (Q, d), to the candidates of these numbers, 0 to 1,
-        (Q, M)."""
-        best = torch.zeros(len(own), len(self.variants[0][candidates]))
+    def at(self, places: np.ndarray | slice) -> "Views":
+        """Return those of these candidates, in this order."""
+        some = copy(self)
+        some.variants = [view[places] for view in self.variants]
+        some.count = len(some.variants[0])
+        return some
+
+    def likeness(self, own: Tensor, least: float = 0.0) -> np.ndarray:
+        """Return the likeness of images, as `unmoved` has them, (Q, d), to every candidate, 0 to 1, (Q, M). least: of
+        many pairs, 0 may stand for less."""
+        if not self.count:
+            return np.zeros((len(own), 0), np.float32)
+        if least > 0 and len(own) * self.count > FEW:
+            return self._at_least(own, least).numpy()
+        best = torch.zeros(len(own), self.count)
         for view in self.variants:
-            torch.maximum(best, (own @ view[candidates].T).abs_(), out=best)
+            torch.maximum(best, (own @ view.T).abs_(), out=best)
         return best.numpy()
+
+    def _at_least(self, own: Tensor, least: float) -> Tensor:
+        """Return how like unit vectors (Q, d) are to every candidate where it is `least` or more, elsewhere 0 or right.
+        Beyond a few axes two vectors have no larger product than the lengths that they have there, which most pairs
+        need to be no further compared."""
+        axes = torch.linalg.eigh(own.T @ own).eigenvectors[:, -LEADING:]
+        bounds = [_along(view, axes) for view in self.variants]
+        found = torch.zeros(len(own), self.count)
+        for rows, best in zip(own.split(ROWS), found.split(ROWS), strict=True):
+            part, beyond = _along(rows, axes)
+            for view, (along, rest) in zip(self.variants, bounds, strict=True):
+                bound = (part @ along.T).abs_().addr_(beyond, rest).numpy()  # whose zeros torch is slow to pass over
+                near = divmod(np.flatnonzero(bound >= least - ROUNDING), self.count)
+                if len(near[0]) <= MOST_NEAR * best.numel():
+                    best[near] = torch.maximum(best[near], (rows[near[0]] * view[near[1]]).sum(1).abs())
+                else:
+                    torch.maximum(best, (rows @ view.T).abs_(), out=best)
+        return found
+
+
+def _along(vectors: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the parts (N, k) of unit vectors (N, d) along axes (d, k), and the lengths (N,) of what is left."""
+    along = vectors @ axes
+    return along, (1 - along.square().sum(1)).clamp_min(0).sqrt()
 
 
 def threshold(likeness: np.ndarray, returned: int) -> float:

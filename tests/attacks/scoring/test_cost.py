@@ -9,7 +9,7 @@ from skimage.metrics import structural_similarity
 
 from attacks import Knowledge, Observation
 from attacks.gradient_matching.attack import GradientMatchingAttack
-from attacks.scoring import images
+from attacks.scoring import images, recognition
 from attacks.scoring.images import Distinct, Pool, distances, score_images, ssim
 from attacks.scoring.leakage import score
 from tests.attacks.conftest import generator
@@ -85,7 +85,8 @@ def test_the_scores_of_many_images_are_those_of_few(monkeypatch):
         ).columns()
 
     few = columns()
-    monkeypatch.setattr(images, "FEW", 0)
+    for module in (images, recognition):
+        monkeypatch.setattr(module, "FEW", 0)
     assert columns() == pytest.approx(few, abs=1e-6, nan_ok=True)
     assert few["recovered"] == 8 and few["recovered_affine"] > 12 and few["held"] == 10
     assert few["recognized"] >= 8

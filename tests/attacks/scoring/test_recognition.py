@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.scoring import recognition
 from attacks.scoring.images import Pool
 from attacks.scoring.leakage import score
 from attacks.scoring.recognition import Views, smoothed, threshold, unmoved
@@ -20,8 +21,8 @@ def columns(private, returned, public=None):
     return score(private, returned, pool, np.random.default_rng(0)).columns()
 
 
-def likeness(candidates, images):
-    return Views(smoothed(candidates)).likeness(unmoved(smoothed(images)))
+def likeness(candidates, images, least=0.0):
+    return Views(smoothed(candidates)).likeness(unmoved(smoothed(images)), least)
 
 
 CHANGES = {
@@ -52,6 +53,20 @@ def test_the_likeness_of_an_image_does_not_know_gain_offset_sign_and_mirror(chan
 
 def test_a_flat_image_is_like_none():
     assert likeness(torch.full((1, 1, 20, 20), 0.5), smooth(3)).max() == 0.0
+
+
+@pytest.mark.parametrize("near", [0, 10**9], ids=["all in full", "one by one"])
+def test_what_may_be_left_out_of_many_pairs_is_below_what_was_asked_for(monkeypatch, near):
+    images = smooth(60) + 0.2 * torch.rand((60, 1, 20, 20), generator=torch.Generator().manual_seed(3))
+    candidates = torch.cat([smooth(40, seed=2), CHANGES["shifted by two"](images[:5])])
+    full = likeness(candidates, images)
+    least = float(np.quantile(full, 0.9))
+    monkeypatch.setattr(recognition, "FEW", 0)
+    monkeypatch.setattr(recognition, "MOST_NEAR", near)
+    monkeypatch.setattr(recognition, "ROWS", 7)
+    some = likeness(candidates, images, least)
+    assert some[full >= least] == pytest.approx(full[full >= least], abs=1e-5)
+    assert (some <= full + 1e-5).all() and ((some == 0).mean() > 0.5 or near == 0)
 
 
 def test_likeness_is_the_largest_correlation_of_windows_by_numpy():
