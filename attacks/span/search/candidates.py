@@ -209,7 +209,7 @@ def _search(found: Candidates, options: SearchOptions, coarse: bool, generator: 
     duals, test = found.duals, found.test
     complement = found.crowded or len(found.passed) >= SEARCH.complement_after * duals.count
     rows = duals.remaining_rows(found.directions if complement else found.directions[:0])
-    span = AffineSpan.of(rows, generator)
+    span = AffineSpan.scaled(rows) if found.crowded and len(rows) > 1 else AffineSpan.of(rows, generator)
     problem, size = SpanProblem.of(test, span), len(span.directions)
     if size == 0:
         return span.origin[None, :-1]

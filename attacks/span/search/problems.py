@@ -44,6 +44,20 @@ class AffineSpan:
         directions[:, -1] = 0
         return cls(start @ basis, directions)
 
+    @classmethod
+    def scaled(cls, rows: Tensor) -> "AffineSpan":
+        """Return the same points, with coordinates along the principal axes of the rows, in units of the square root of
+        each singular value, as private images spread; one coordinate more than the span has dimensions."""
+        squares, left = torch.linalg.eigh(rows @ rows.T)
+        squares = squares.clamp_min(squares[-1] * 1e-16)
+        basis = left.T @ rows / squares.sqrt()[:, None]
+        last = basis[:, -1]
+        origin = (last / (last @ last)) @ basis
+        directions = squares[:, None] ** 0.25 * (basis - last[:, None] * origin)
+        directions[:, -1] = 0
+        scale = origin.norm() * len(rows) ** 0.5 / directions.norm().clamp_min(torch.finfo(rows.dtype).tiny)
+        return cls(origin, scale * directions)
+
     def images(self, coordinates: Tensor) -> Tensor:
         """Return the images (M, in) of coordinates (M, n − 1)."""
         return self.origin[:-1] + coordinates @ self.directions[:, :-1].to(coordinates.dtype)

@@ -100,7 +100,7 @@ class FoundDuals:
 
     def from_what_is_left(self, generator: torch.Generator) -> Tensor:
         """Find the sparsest c (M, N) on units that random points of the missing images' span leave inactive."""
-        span = AffineSpan.of(self.space.remaining_rows(self.directions), generator)
+        span = AffineSpan.scaled(self.space.remaining_rows(self.directions))
         points = torch.randn(ONE_HIDDEN.points, len(span.directions), generator=generator).to(span.origin)
         rough = self.space.coordinates(span.images(points / max(1, len(span.directions)) ** 0.5))
         known = self.space.coordinates(self.images())

@@ -42,6 +42,21 @@ def test_leading_directions_are_the_first_of_every_round(federated):
         torch.testing.assert_close(part, other)
 
 
+def test_scaled_coordinates_reach_every_point_of_the_span():
+    draws = torch.Generator().manual_seed(0)
+    rows = (
+        torch.diag(torch.tensor([100.0, 4.0, 1.0]).double())
+        @ torch.linalg.qr(torch.randn(6, 3, generator=draws, dtype=torch.float64))[0].T
+    )
+    span = AffineSpan.scaled(rows)
+    points = span.origin + torch.randn(4, 3, generator=draws, dtype=torch.float64) @ span.directions
+    assert torch.allclose(points[:, -1], torch.ones(4).double())
+    assert torch.linalg.matrix_rank(torch.cat([points, rows])) == 3
+    assert torch.linalg.matrix_rank(span.directions) == 2
+    lengths = (span.directions.T @ span.directions).trace() / 3
+    assert torch.allclose(lengths, span.origin.square().sum())  # a coordinate is worth the origin's length, in rms
+
+
 def test_an_image_that_was_moved_away_comes_back(federated):
     """Along two random directions of the first layer's span, by an L2 of 0.5, and back within float32's rounding of
     the checkpoints; told of no direction it stays."""
