@@ -116,16 +116,15 @@ class ImageFit:
     feed: Callable[[Tensor], Tensor]
 
     def likeliest(self, z: Tensor, missing: Tensor, generator: torch.Generator) -> FittedImage:
-        """Find the likeliest image from z (P, q); where it is not certain, from patches that are drawn in the place of
-        those that are missing, (P,) bool, too."""
+        """Find the likeliest image from z (P, q), in which patches that are missing, (P,) bool, are filled; where it is
+        not certain, from patches that are drawn in their place, too."""
         every = torch.ones_like(missing)
-        start = self.space.filled(z, missing)
-        if self.tokens.numel() <= start.numel():  # any image has these tokens, as far as equations go
-            return FittedImage(start, self._noise(start[None])[0], math.inf)
-        first = self.moved(start, every)
+        if self.tokens.numel() <= z.numel():  # any image has these tokens, as far as equations go
+            return FittedImage(z, self._noise(z[None])[0], math.inf)
+        first = self.moved(z, every)
         if not missing.any() or first.error < TOKENS.certain:
             return first
-        drawn = self.space.drawn(start, missing, generator)
+        drawn = self.space.drawn(z, missing, generator)
         order = self._noise(drawn).median(1).values.argsort()[: TOKENS.ends]
         ends = [self.moved(drawn[i], missing) for i in order]
         best = min(ends, key=lambda end: float(end.noise.median()))
