@@ -558,6 +558,7 @@ class LAST_LAYER(Thresholds):
     most_error: float = 0.03  # of a length, up to which a point is believed
     apart: float = 0.06  # of a length, from which two points are two images'
     same_share: float = 0.02  # by which the parts of images in an update may differ: right ones 1e-3
+    most_shared: float = 0.05  # of an image's part in another's: right ones up to 0.033, blends 0.055 and more
     decay_drop: float = 0.1  # of sums over classes, which weight decay explains to this share if it was used
     least_weight: float = 1e-12  # of a class in the update: it has no image
     tiny: float = 1e-30  # keeps divisors positive

@@ -358,7 +358,10 @@ def cosines(found: Reconstruction, observation: Observation, private: Tensor) ->
 
 def odd_counted(seed: int, sets: list[Images], odd: Odd) -> tuple[str, Counter, str]:
     """(kind of client, what came back of it, how it came about)."""
-    kind, said, observation, knowledge, private = odd_client(seed, odd, sets)
+    try:
+        kind, said, observation, knowledge, private = odd_client(seed, odd, sets)
+    except InputError as error:  # there is nothing to see where training diverged
+        return "diverged", Counter(clients=1, refused=1), str(error)
     row = Counter(clients=1, private=len(private))
     try:
         found = get_attack("span").run(observation, knowledge, torch.Generator().manual_seed(seed))

@@ -8,7 +8,8 @@ C classes, a δ of the column space:
     ρ(z, y) = ‖(I − U Uᵀ) δ‖² / ‖δ‖²
 
 That is C − 1 − N equations for N − 1 unknowns. Since each image takes the same part of the update, c δ zᵀ, by which its
-rank falls by one, 1 / c = δᵀ [ΔW, Δb]⁺ [z; 1] is the same number for all of them: mixtures have others.
+rank falls by one, 1 / c = δᵀ [ΔW, Δb]⁺ [z; 1] is the same number for all of them, and that of two images is 0:
+mixtures have others.
 
 The search starts from means of the z of each class, which the rows of an update are known to tell approximately
 (*Instance-wise Batch Label Restoration via Gradients in Federated Learning*, ICLR 2023).
@@ -147,23 +148,16 @@ class Points:
             own = own + torch.maximum(blurred, missed) / torch.linalg.svdvals(self.slopes(points))[:, -1]
         return torch.where(missed < LAST_LAYER.margin * blurred, own / rows.norm(dim=1), math.inf)
 
-    def shares(self, points: Tensor, label: int) -> Tensor:
-        """Compute c (S,), by how much of δ zᵀ the rank of the update falls."""
-        along = self.signals(points, label) @ self.update.columns
-        return 1 / (along * self.in_rows(points) / self.update.values).sum(1)
-
 
 class Fed(NamedTuple):
     """What the layer was fed of private images.
 
     points: (F, D + 1), the last entry 1.
     classes: (F,), of their images.
-    shares: (F,), their c.
     """
 
     points: Tensor
     classes: Tensor
-    shares: Tensor
 
     def beside(self, other: "Fed") -> "Fed":
         """Add those of the other that are none of these."""
@@ -171,11 +165,20 @@ class Fed(NamedTuple):
         near = torch.cdist(both.points, both.points) <= LAST_LAYER.apart * both.points.norm(dim=1)
         return both.at(first_of_near(near))
 
-    def of_one_share(self) -> "Fed":
-        """Keep those whose c is that of most, to be compared with which there have to be two."""
-        usual = self.shares.median() if len(self.shares) else self.shares.new_zeros(())
-        alike = ((self.shares - usual).abs() < LAST_LAYER.same_share * usual.abs()) & (self.shares < 0)
-        return self.at(alike if int(alike.sum()) > 1 else torch.zeros_like(alike))
+    def of_one_update(self, update: SoftmaxUpdate) -> "Fed":
+        """Keep those whose c is that of most, and which hold nothing of each other's part: δ_iᵀ [ΔW, Δb]⁺ [z_j; 1] is
+        1 / c for i = j, and else 0. It is not where labels were blended, as by mixup, and two points with a class each
+        send what two images sent together. To be compared, there have to be two."""
+        signals = torch.softmax(self.points @ update.sent.T, -1)
+        signals = signals - F.one_hot(self.classes, len(update.sent))
+        parts = (signals @ update.columns / update.values) @ (self.points @ update.rows.T).T
+        own = parts.diagonal()
+        usual = own.median() if len(own) else own.new_zeros(())
+        alike = ((usual / own - 1).abs() < LAST_LAYER.same_share) & (own < 0)
+        shared = ((parts / usual).abs() > LAST_LAYER.most_shared) & alike & alike[:, None]
+        shared.fill_diagonal_(False)
+        kept = alike & ~(shared | shared.T).any(1)
+        return self.at(kept if int(kept.sum()) > 1 else torch.zeros_like(kept))
 
     def at(self, kept: Tensor) -> "Fed":
         """Return those of the indices, or of the mask, `kept`."""
@@ -212,20 +215,20 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
 
     def search(self, evidence: SoftmaxUpdate, generator: torch.Generator, progress: Progress) -> Fed:
         """Find points of the row space whose δ lies in the column space, class by class."""
-        points, nothing = Points.of(evidence), evidence.values.new_zeros(0)
-        found, starts, idle = Fed(evidence.rows[:0], nothing.long(), nothing), points.starts(), 0
+        points = Points.of(evidence)
+        found, starts, idle = Fed(evidence.rows[:0], torch.zeros(0, dtype=torch.long)), points.starts(), 0
         for done, (label, start) in enumerate(starts):
             progress(done, len(starts), math.nan)
             ends = points.descended(_around(start, points, generator), label)
             ends = ends[points.rho(ends, label).argsort(stable=True)]
             ends = ends[points.errors(ends, label) < LAST_LAYER.most_error]
             labels, before = torch.full((len(ends),), label), len(found.points)
-            found = found.beside(Fed(points.in_rows(ends) @ evidence.rows, labels, points.shares(ends, label)))
+            found = found.beside(Fed(points.in_rows(ends) @ evidence.rows, labels))
             idle = 0 if len(found.points) > before else idle + 1
             if len(found.points) >= evidence.count or idle >= LAST_LAYER.idle:
                 break
         progress(len(starts), len(starts), math.nan)
-        return found if evidence.count == 1 else found.of_one_share()
+        return found if evidence.count == 1 else found.of_one_update(evidence)
 
     def accept(
         self, evidence: SoftmaxUpdate, candidates: Fed, generator: torch.Generator, progress: Progress

@@ -114,3 +114,14 @@ def test_nothing_is_returned_of_updates_that_are_no_softmaxs(kind):
 def test_what_dropout_left_of_features_is_not_returned():
     seen = of_digits(3, regression(10, nn.Dropout(0.3)).train())[1]
     assert not len(run(seen).images)
+
+
+def test_blends_of_mixup_are_not_returned_where_softmax_is_as_good_as_linear():
+    """Two images with the labels of both, λ = 0.7: other vectors send the same with a class each, nearly."""
+    model, images = regression(), digits(2, start=20)
+    model[-1].weight.data *= 1e-3
+    labels = 0.7 * torch.eye(10)[[3, 8]] + 0.3 * torch.eye(10)[[8, 3]]
+    sent = {name: value.clone() for name, value in model.state_dict().items()}
+    F.cross_entropy(model(images), labels).backward()
+    torch.optim.SGD(model.parameters(), 0.05).step()
+    assert not len(run(Observation(model, ((sent, model.state_dict()),), (1, 8, 8))).images)
