@@ -41,15 +41,6 @@ class FederatedData:
     test_indices: np.ndarray
 
     @property
-    def pixel_mean(self) -> tuple[float, ...]:
-        return self.normalization.mean
-
-    @property
-    def pixel_std(self) -> tuple[float, ...] | None:
-        """None where nothing is divided."""
-        return self.normalization.std or None
-
-    @property
     def client_sizes(self) -> tuple[int, ...]:
         return tuple(len(share) for share in self.shares)
 
