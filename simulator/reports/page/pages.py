@@ -16,8 +16,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from attacks import InputError
-from attacks.interface.errors import one_line
+from attacks.interface.errors import InputError, one_line
 from clients.defenses import DEFENSES
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import benchmark_verdict
