@@ -171,11 +171,6 @@ def attribute_of(strategy: Strategy, name: str, default: str) -> str:
     return default
 
 
-def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    """Return whether two checkpoints are equal bit for bit."""
-    return list(one) == list(other) and all(array.data == other[name].data for name, array in one.items())
-
-
 PATIENCE = 5.0  # seconds that a round waits until the one before is written, on an idle machine
 LAST = 60.0  # seconds that the end of a federation waits, on an idle machine
 
