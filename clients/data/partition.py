@@ -41,15 +41,6 @@ class FederatedData:
     test_indices: np.ndarray
 
     @property
-    def pixel_mean(self) -> tuple[float, ...]:
-        return self.normalization.mean
-
-    @property
-    def pixel_std(self) -> tuple[float, ...] | None:
-        """None where nothing is divided."""
-        return self.normalization.std or None
-
-    @property
     def client_sizes(self) -> tuple[int, ...]:
         return tuple(len(share) for share in self.shares)
 
@@ -118,7 +109,7 @@ def _split_data(data_json: str, partition_json: str, clients: int, seed: int) ->
         dataset=dataset,
         task=task,
         shape=(channels, height, width),
-        normalization=Normalization(_pixel_mean(data, pool), _pixel_std(data, channels)),
+        normalization=_normalization(data, pool),
         public_indices=public,
         shares=tuple(shares),
         test_indices=_test_indices(dataset, task, data, seed),
@@ -192,23 +183,16 @@ def _test_indices(dataset: Dataset, task: Task, data: DataConfig, seed: int) -> 
     return numpy_generator(seed, "test").permutation(eligible)[: data.test]
 
 
-def _pixel_mean(data: DataConfig, pool: Tensor) -> tuple[float, ...]:
-    """Return the mean of each channel: given, or of the public images (N, C, H, W), which every client knows."""
-    channels = pool.shape[1]
-    if data.mean == "public":
-        return tuple(pool.double().mean((0, 2, 3)).tolist())
-    if data.mean == "none":
-        return (0.0,) * channels
-    if len(data.mean) != channels:
-        raise InputError(f"data.mean has {len(data.mean)} values, images of {data.name!r} have {channels} channels")
-    return tuple(data.mean)
-
-
-def _pixel_std(data: DataConfig, channels: int) -> tuple[float, ...]:
-    """Return the deviation of each channel; empty if nothing is divided."""
-    if len(data.std) not in (0, channels):
-        raise InputError(f"data.std has {len(data.std)} values, images of {data.name!r} have {channels} channels")
-    return tuple(data.std)
+def _normalization(data: DataConfig, pool: Tensor) -> Normalization:
+    """Return how clients normalize: by a mean that is given, or of the public images (N, C, H, W), which every client
+    knows, and a deviation, if one is given."""
+    channels, mean = pool.shape[1], data.mean
+    if isinstance(mean, str):
+        mean = pool.double().mean((0, 2, 3)).tolist() if mean == "public" else [0.0] * channels
+    for name, values in (("mean", mean), ("std", data.std or mean)):
+        if len(values) != channels:
+            raise InputError(f"data.{name} has {len(values)} values, images of {data.name!r} have {channels} channels")
+    return Normalization(tuple(mean), tuple(data.std))
 
 
 LEAST_DECODED = 128  # images of a split that is kept encoded

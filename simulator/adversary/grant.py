@@ -58,8 +58,8 @@ def _truth(scenario: Scenario, data: FederatedData, clients: Sequence[int], want
     readers: dict[str, Callable[[], Any]] = {
         "num_private": lambda: sum(sizes),
         "labels": lambda: torch.cat([data.client(client)[1] for client in clients]).tolist(),
-        "pixel_mean": lambda: list(data.pixel_mean),
-        "pixel_std": lambda: data.pixel_std and list(data.pixel_std),  # None where nothing is divided
+        "pixel_mean": lambda: list(data.normalization.mean),
+        "pixel_std": lambda: list(data.normalization.std) or None,  # None where nothing is divided
         "public_images": lambda: data.normalization.inputs(data.public()[0]),
         "pixel_range": lambda: (0.0, 1.0),
         "learning_rate": lambda: training.learning_rate,

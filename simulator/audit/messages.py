@@ -8,10 +8,10 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock, Semaphore
+from threading import Lock
 
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import Strategy
@@ -171,11 +171,6 @@ def attribute_of(strategy: Strategy, name: str, default: str) -> str:
     return default
 
 
-def same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
-    """Return whether two checkpoints are equal bit for bit."""
-    return list(one) == list(other) and all(array.data == other[name].data for name, array in one.items())
-
-
 PATIENCE = 5.0  # seconds that a round waits until the one before is written, on an idle machine
 LAST = 60.0  # seconds that the end of a federation waits, on an idle machine
 
@@ -185,20 +180,18 @@ class Background:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fedspill")
-        self._free = Semaphore()
+        self._last: list[Future[None]] = []
         self._patience = PATIENCE
 
     def do(self, task: Callable[[], None]) -> None:
         """Start a task. Raise TimeoutError and drop it if the task before takes too long; the next call that finds that
         one still under way does not wait again."""
-        if not self._free.acquire(timeout=unhurried(self._patience)):
+        if wait(self._last, unhurried(self._patience)).not_done:
             self._patience = 0.0
             raise TimeoutError("the disk is slower than the federation")
-        self._patience = PATIENCE
-        self._pool.submit(task).add_done_callback(lambda done: self._free.release())
+        self._patience, self._last = PATIENCE, [self._pool.submit(task)]
 
     def finish(self) -> None:
         """Wait for the last task; raise TimeoutError if it does not end."""
-        if not self._free.acquire(timeout=unhurried(LAST)):
+        if wait(self._last, unhurried(LAST)).not_done:
             raise TimeoutError(f"the disk did not take the last round within {LAST:g} s")
-        self._free.release()

@@ -13,15 +13,7 @@ from attacks import InputError, Knowledge, Observation
 from attacks.interface.errors import counted
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
-from simulator.evaluation.attack_run import (
-    LONGEST_PROBE,
-    SCORE,
-    AttackRun,
-    clock,
-    mean_seconds,
-    or_more,
-    work_seconds,
-)
+from simulator.evaluation.attack_run import LONGEST_PROBE, SCORE, AttackRun, clock, mean_seconds, or_more, work_seconds
 from simulator.evaluation.candidate_images import tell_candidates
 from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey, owner

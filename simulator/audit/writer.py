@@ -15,7 +15,7 @@ from filelock import BaseFileLock
 from attacks import Knowledge
 from attacks.interface.errors import InputError
 from attacks.interface.observation import State
-from simulator.audit.messages import Arrays, Problems, ServerRound, log, same
+from simulator.audit.messages import Arrays, Problems, ServerRound, log
 from simulator.audit.recording import CONTENTS, RecordedRound, Recording, RecordingContents, SeenClient
 from simulator.results.disk import LOCK, acquired, is_occupied, write_model
 from simulator.results.keys import ALL, ObservationKey, RecordedObservation
@@ -229,7 +229,7 @@ class RecordingWriter:
             client = self.numbers.setdefault(node, len(self.numbers))
             self.clients.setdefault(client, SeenClient(node=node))
             saved.initial[client] = saved.initial[ALL]
-            if self._keeps(client) and not same(seen.to[node], seen.sent):
+            if self._keeps(client) and seen.to[node] != seen.sent:
                 del saved.initial[client]
                 with self.problems.caught(NOT_WRITTEN, f"round {saved.number}, sent to client {client}"):
                     name = self.store.save_sent(saved.number, client, self._state(seen.to[node]))
@@ -264,7 +264,7 @@ class RecordingWriter:
         """Return the file of the checkpoint before a round: usually that of the end of the last one."""
         if self.latest is None:
             return self._save_global(number - 1, arrays)
-        if not same(self.latest[0], arrays):  # the user's own code has changed it, or it was not written
+        if self.latest[0] != arrays:  # the user's own code has changed it, or it was not written
             self.latest = arrays, self.store.save_sent(number, ALL, self._state(arrays))
         return self.latest[1]
 

@@ -9,10 +9,11 @@ import pandas as pd
 from simulator.cli.output import CommandResult, draw, here, out, records, say
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import advice, benchmark_verdict, untrained
-from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
+from simulator.reports.benchmark_table import EQUAL, TABLE, benchmark_table, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
 from simulator.reports.verdict import Verdict, verdict
+from simulator.results.disk import write_atomically
 from simulator.run_errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.rundir.exposure_rows import are_told
 from simulator.rundir.run import Run
@@ -33,14 +34,15 @@ def finish_run(run_dir: Path, with_page: bool, show_all: bool, limits: Sequence[
         draw(lambda: write_report(run_dir, print_error))
     found = Run(run_dir)
     costs = tables.utility_of(found) if found.leakage.defense.nunique() > 1 else None
-    data = show_leakage(found.leakage, found.swept, run_dir, show_all, found.stopped, costs)
+    data = show_leakage(found.leakage, run_dir, show_all, found.stopped, costs)
     return CommandResult(data, error_of(found.leakage, limits))
 
 
 def finish_benchmark(run_dir: Path, with_page: bool, show_all: bool, limits: Sequence[Limit] = ()) -> CommandResult:
     """Write the tables of a benchmark, and print them and the verdict."""
     record = Run(run_dir)
-    table = write_benchmark(record)
+    table = benchmark_table(record)
+    write_atomically(run_dir / TABLE, table.to_csv(index=False))
     equal = write_equal_utility(record, table)
     if with_page:
         from simulator.reports.page.pages import write_benchmark_report  # likewise
@@ -60,20 +62,17 @@ def finish_benchmark(run_dir: Path, with_page: bool, show_all: bool, limits: Seq
     return CommandResult(data, error_of(record.leakage, limits))
 
 
-def finish_unwritten(
-    run_dir: Path, error: DiskError, swept: list[str], show_all: bool, limits: Sequence[Limit]
-) -> CommandResult:
+def finish_unwritten(run_dir: Path, error: DiskError, show_all: bool, limits: Sequence[Limit]) -> CommandResult:
     """Print the tables of a run that the disk did not take: the screen needs no disk."""
     if error.tables is None or error.tables["leakage"].empty:
         return CommandResult({"run": str(run_dir)}, error)
-    data = show_leakage(error.tables["leakage"], swept, run_dir, show_all)
+    data = show_leakage(error.tables["leakage"], run_dir, show_all)
     error_of(error.tables["leakage"], limits)  # for what it says of rows without a value
     return CommandResult(data, error)
 
 
 def show_leakage(
     leakage: pd.DataFrame,
-    swept: list[str],
     run_dir: Path,
     show_all: bool,
     stopped: str = "",
@@ -82,7 +81,7 @@ def show_leakage(
     """Print a leakage table, the verdict first. Return them, of the table the rows on the screen, with all columns.
     stopped: the sentence of a run that did not finish. costs: the table of defenses, printed below."""
     data = show_verdict(verdict(leakage, stopped), show_all)
-    table = (full_table if show_all else client_table)(leakage, swept, out.width)
+    table = (full_table if show_all else client_table)(leakage, out.width)
     out.print(table, "")
     if costs is not None and costs.rows:
         out.print(tables.in_letters(costs, out.width), "")

@@ -50,7 +50,7 @@ def _run(scenario: Scenario, typed: RunCommand, finish: Callable[..., CommandRes
     try:
         simulate(plan, run_display(), typed.overwrite, typed.verbose)
     except DiskError as error:
-        return finish_unwritten(plan.run_dir, error, plan.scenario.swept, *options)
+        return finish_unwritten(plan.run_dir, error, *options)
     except CellsFailed as error:
         if Run(plan.run_dir).leakage.empty:
             raise

@@ -192,7 +192,7 @@ def one_point(cell: Cell, point: int, gap: float, settings: PredictedSettings) -
     duals = kernel_duals(kernel, targets - initial, RIDGE)[:, 0]
     final = linearized_update(model, state, images, targets, RIDGE)
     observation = Observation(model, ((state, final),), owner.data.shape)
-    mean, std = owner.data.pixel_mean, owner.data.pixel_std
+    mean, std = owner.data.normalization.mean, owner.data.normalization.std or None
     knowledge = Knowledge(num_private=len(images), pixel_mean=mean, pixel_std=std)
     attack = NTKAttack(kernel="initial", iterations=settings.iterations, learning_rate=settings.learning_rate)
     found = attack.run(observation, knowledge, torch_generator(cell.scenario.seed, "appendix_c", point))

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from attacks.interface.normalization import stretched
 from clients.defenses import DEFENSES
-from simulator.reports.tables import short, swept_keys
+from simulator.reports.tables import short
 from simulator.results.disk import below, inside
 from simulator.run_errors import one_line_error
-from simulator.rundir.exposure_rows import worst_first
+from simulator.rundir.exposure_rows import swept_keys, worst_first
 from simulator.rundir.run import Run
 from simulator.rundir.strip import MOST, Strip, strip_of, title_of
 

@@ -15,7 +15,7 @@ from simulator.reports import drawing
 from simulator.reports.drawing import Drawn, Style, image_grid
 from simulator.results.columns import leakage_floors
 from simulator.results.keys import ALL, owner
-from simulator.rundir.exposure_rows import worst_first
+from simulator.rundir.exposure_rows import swept_keys, worst_first
 from simulator.rundir.run import Run
 
 SPREAD = 0.32  # of a place on the x axis, to either side: updates that coincide stand beside each other
@@ -68,7 +68,7 @@ def leakage_figure(leakage: pd.DataFrame, path: Path) -> Drawn | None:
 
 def horizontal(frame: pd.DataFrame) -> str:
     """Return the column of the x axis: the swept setting with most values, else defenses, rounds or clients."""
-    moved = [name for name in drawing.swept_keys(frame) if frame[name].nunique() > 1]
+    moved = [name for name in swept_keys(frame) if frame[name].nunique() > 1]
     if moved:
         return max(moved, key=lambda name: (pd.api.types.is_numeric_dtype(frame[name]), frame[name].nunique()))
     if frame.defense.nunique() > 1:

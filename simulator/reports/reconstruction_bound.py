@@ -7,6 +7,7 @@ looks at nothing. The set E that attains it is a likelihood-ratio test (Neyman a
 """
 
 import math
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -74,11 +75,11 @@ def uninformed_success(images: np.ndarray, radius: float) -> float:
     return float((distances <= radius**2 + 1e-9).mean(1).max())
 
 
+@dataclass(frozen=True)
 class ReconstructionBounds:
     """The bounds of a run, for the columns of benchmark.csv."""
 
-    def __init__(self, record: Run):
-        self.record = record
+    record: Run
 
     @cached_property
     def prior(self) -> float:

@@ -34,7 +34,7 @@ def bullet(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  ")
 
 
-def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
+def client_table(leakage: pd.DataFrame, width: int) -> Table:
     """Make a table with a line for each client and setting: its worst round and attack; the worst client first."""
     rows = worst_rows(leakage)
     columns = {column.name: column for column in worth_showing(rows) if not 0 < column.spare < CLOSER}
@@ -42,7 +42,7 @@ def client_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
     more = f"the worst {MAX_LINES} of {len(rows)}; the others with --all, and in leakage.csv"
     title, note = "The worst for each client, the most exposed first", more if len(rows) > MAX_LINES else ""
     shown = rows.head(MAX_LINES)
-    return in_letters(grid(title, key_cells(shown, swept) | cells_of(shown, order), note), width)
+    return in_letters(grid(title, key_cells(shown) | cells_of(shown, order), note), width)
 
 
 def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
@@ -51,9 +51,9 @@ def worst_rows(leakage: pd.DataFrame) -> pd.DataFrame:
     return about_private(leakage).iloc[order.index]
 
 
-def full_table(leakage: pd.DataFrame, swept: list[str], width: int) -> Table:
+def full_table(leakage: pd.DataFrame, width: int) -> Table:
     """Make a table of every row of the leakage table, in its order."""
-    cells = key_cells(leakage, swept) | cells_of(leakage, worth_showing(leakage))
+    cells = key_cells(leakage) | cells_of(leakage, worth_showing(leakage))
     return in_letters(grid("Every attack in every round", cells), width)
 
 

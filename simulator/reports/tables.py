@@ -18,8 +18,8 @@ from simulator.reports.verdict_words import at_worst, told_briefly, viewer
 from simulator.results.cell_texts import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
-from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, SAMPLES, benchmark
-from simulator.rundir.exposure_rows import are_told, exposure_rows, settings_of, worst_first, worst_of
+from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, benchmark
+from simulator.rundir.exposure_rows import are_told, exposure_rows, settings_of, swept_keys, worst_first, worst_of
 from simulator.rundir.run import Run
 from simulator.scenario.sweep import short_keys
 
@@ -99,9 +99,9 @@ def cells_of(frame: pd.DataFrame, columns: Iterable[Column]) -> dict[Heading, li
     }  # fmt: skip
 
 
-def key_cells(frame: pd.DataFrame, swept: Iterable[str]) -> dict[Heading, list[str]]:
+def key_cells(frame: pd.DataFrame) -> dict[Heading, list[str]]:
     """Return the columns that tell rows of one round, client, threat model and attack apart."""
-    names = ("defense", "seed", "target", *(name for name in swept if name != "defenses"))  # those are `defense`
+    names = ("defense", "seed", "target", *swept_keys(frame))
     keys = [name for name in names if name in frame and frame[name].nunique(dropna=False) > 1]
     return {
         Heading(short, pd.api.types.is_numeric_dtype(frame[name]), key=True): [str(value) for value in frame[name]]
@@ -220,14 +220,6 @@ def equal_utility_grid(table: pd.DataFrame) -> Grid:
     return grid("Equal utility: the strongest setting within a loss of accuracy", cells)
 
 
-HELPERS = ("cell", "panel", "who")  # columns that are neither of the schema nor swept
-
-
-def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """Name the settings of a sweep other than the seed and the defenses, which are columns of every table."""
-    return [name for name in frame if name not in {*HELPERS, *LEAKAGE.columns, *SAMPLES.columns}]
-
-
 def short(key: str) -> str:
     """Return a setting's own name, without its section: `learning rate`."""
     return key.rpartition(".")[2].replace("_", " ")
@@ -246,7 +238,7 @@ SEES = {
 def leakage_grid(leakage: pd.DataFrame) -> Grid:
     """Make a table of every row, those that expose most first, with the columns of the terminal and remarks."""
     frame = worst_first(leakage).head(MOST_ROWS)
-    cells = key_cells(frame, swept_keys(leakage)) | cells_of(frame, worth_showing(frame))
+    cells = key_cells(frame) | cells_of(frame, worth_showing(frame))
     if is_blind(leakage):
         cells = {replace(name, meaning=FOUND) if name.name == "recovered" else name: own for name, own in cells.items()}
     told_column = Heading("told", meaning="what the attack was granted beyond the checkpoints")

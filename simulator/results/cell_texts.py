@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TESTED = 0.5
 EXPLAINED = 0.05
 DETERMINED = 1.0  # numbers of the update for each pixel, below which images of nobody explain it as well
+JUDGED = "num_reconstructed num_inferred num_private num_vouched relative_residual determined".split()
 
 
 def likely_right(rows: "pd.DataFrame") -> "pd.Series":
@@ -21,25 +22,18 @@ def likely_right(rows: "pd.DataFrame") -> "pd.Series":
     half of the update, where all were found, or explain nearly all of an update that determines them."""
     share = (num_found(rows) / _there(rows)).clip(upper=1.0).fillna(1.0)
     explained = 1 - rows["relative_residual"] ** 2
-    passed = (_numbers(rows, "num_vouched") > 0) & ~(explained <= (1 - TESTED**2) * share)
-    return passed | ((rows["relative_residual"] < EXPLAINED) & ~(_numbers(rows, "determined") < DETERMINED))
+    passed = (rows["num_vouched"] > 0) & ~(explained <= (1 - TESTED**2) * share)
+    return passed | ((rows["relative_residual"] < EXPLAINED) & ~(rows["determined"] < DETERMINED))
 
 
 def num_found(rows: "pd.DataFrame") -> "pd.Series":
     """Return how many images without a truth can be right: no more than the update shows or, if that is not known, than
     the attack was told. An attack that searches from more starts than there are images returns more."""
-    return _numbers(rows, "num_reconstructed").clip(upper=_there(rows).fillna(float("inf")))
+    return rows["num_reconstructed"].clip(upper=_there(rows).fillna(float("inf")))
 
 
 def _there(rows: "pd.DataFrame") -> "pd.Series":
-    return _numbers(rows, "num_inferred").fillna(_numbers(rows, "num_private"))
-
-
-def _numbers(rows: "pd.DataFrame", name: str) -> "pd.Series":
-    """Return a column as numbers; tables of earlier versions may lack it."""
-    import pandas as pd
-
-    return pd.to_numeric(rows.get(name, pd.Series(float("nan"), index=rows.index))).astype("float64")
+    return rows["num_inferred"].fillna(rows["num_private"])
 
 
 def client(row: "pd.Series", column: Column) -> str:
@@ -48,11 +42,13 @@ def client(row: "pd.Series", column: Column) -> str:
 
 def recovered(row: "pd.Series", column: Column) -> str:
     """Return how many of how many, without the truth how many were found, and without a result the status."""
+    import pandas as pd  # a third of a second of every worker of a run
+
     if row["status"] != "ok":
         return str(row["status"])
     if not is_missing(row["recovered"]):
         return f"{row['recovered']} of {row['num_private']}"
-    rows = row.to_frame().T.infer_objects()
+    rows = row.to_frame().T.reindex(columns=JUDGED).apply(pd.to_numeric).astype("float64")
     found = num_found(rows).where(likely_right(rows), 0.0).iloc[0]
     return f"{found:.0f} found" if found else f"{row['num_reconstructed']} doubtful"
 

@@ -19,11 +19,14 @@ from flwr.serverapp.strategy import (
 from simulator.adversary.statistics import Aggregate, Messages, Wrapped, weights_of
 from simulator.scenario.sections import WEIGHT
 
+WRAPPERS = {  # of Flower's, by who clips updates: the server what it received, or the clients what they send
+    "server": DifferentialPrivacyServerSideFixedClipping,
+    "client": DifferentialPrivacyClientSideFixedClipping,
+}
+
 
 class FittedNoise(Wrapped):
     """Sets the divisor of the noise of Flower's wrapper to Σ wᵢ / max wᵢ: the number of replies of equal weight."""
-
-    kind: type[DifferentialPrivacyServerSideFixedClipping] | type[DifferentialPrivacyClientSideFixedClipping]
 
     def __init__(
         self,
@@ -31,12 +34,13 @@ class FittedNoise(Wrapped):
         noise_multiplier: float,
         clipping_norm: float,
         num_sampled_clients: int,
+        clipping: str,
         expected_clients: float | None = None,
     ):
-        """expected_clients: given if each client takes part by a coin of its own. All weights are one then, and the sum
-        of the updates and its noise are divided by that number: neither who came nor how many may scale what is
-        released, and a round in which nobody came releases noise."""
-        self.flower = self.kind(strategy, noise_multiplier, clipping_norm, num_sampled_clients)
+        """clipping: who clips, as of `WRAPPERS`. expected_clients: given if each client takes part by a coin of its
+        own. All weights are one then, and the sum of the updates and its noise are divided by that number: neither who
+        came nor how many may scale what is released, and a round in which nobody came releases noise."""
+        self.flower = WRAPPERS[clipping](strategy, noise_multiplier, clipping_norm, num_sampled_clients)
         super().__init__(self.flower)
         self.expected_clients = expected_clients
         self.deviation = noise_multiplier * clipping_norm  # of the noise on a sum of weights 1
@@ -67,18 +71,6 @@ class FittedNoise(Wrapped):
         weights = weights_of(replies)
         self.flower.num_sampled_clients = cast(int, sum(weights) / max(weights))  # Flower divides by it, no more
         return self.flower.aggregate_train(server_round, replies)
-
-
-class ServerSideClipping(FittedNoise):
-    """The server clips what it received."""
-
-    kind = DifferentialPrivacyServerSideFixedClipping
-
-
-class ClientSideClipping(FittedNoise):
-    """The clients have clipped what they send."""
-
-    kind = DifferentialPrivacyClientSideFixedClipping
 
 
 def _numpy(record: ArrayRecord) -> dict[str, np.ndarray]:

@@ -19,11 +19,10 @@ from ray._private import utils
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray._private.node import Node
 
-from attacks.interface.errors import one_line
+from attacks.interface.errors import InputError, one_line
 from attacks.interface.plugins import VARIABLE
 from simulator.evaluation.dispatch import ATTACK_RESOURCE, attack_gpu_share, resources_of_nodes, room_on_gpus
 from simulator.run.orphan_reaper import reap, reaped
-from simulator.run_errors import InputError
 from simulator.scenario.sections import EngineConfig
 
 ANSWER = 10.0  # seconds that a cluster has to accept a connection

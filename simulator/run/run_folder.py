@@ -14,8 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from attacks import InputError
-from attacks.interface.errors import one_line
+from attacks.interface.errors import InputError, one_line
 from clients.data.partition import fingerprint
 from clients.local_update import code_version
 from simulator.results import disk

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from attacks import InputError
-from attacks.interface.errors import one_line
+from attacks.interface.errors import InputError, one_line
 from simulator.results.columns import is_number
 from simulator.results.keys import ALL
 from simulator.results.schema import LEAKAGE

@@ -9,14 +9,14 @@ from attacks.calibration import beats_chance
 from simulator.evaluation.truth import CANDIDATES
 from simulator.results.cell_texts import likely_right, num_found
 from simulator.results.keys import ALL
-from simulator.results.schema import LEAKAGE
+from simulator.results.schema import LEAKAGE, SAMPLES
 from simulator.scenario.sweep import setting_words
 
 PARTICIPANTS = ("pixel_mean", "pixel_std", "pixel_range")  # knowledge of whoever takes part
 COUNTS = {column.name: column.counts for column in LEAKAGE.columns.values() if column.counts is not None}
 MEASURES = sorted(COUNTS, key=lambda name: COUNTS[name].rank)
-DERIVED = (
-    *("scored", "best", "measure", "of", "share", "sure", "chance", "explained", "guessed"),
+HELPERS = (  # columns that are neither of the schema nor swept
+    *("cell", "panel", "who", "scored", "best", "measure", "of", "share", "sure", "chance", "explained", "guessed"),
     *("tells_members", "tells_candidates", "setting"),
 )
 HISTORIES = ("history", "server_history")  # threat models that keep all rounds
@@ -128,10 +128,14 @@ def worst_of(rows: pd.DataFrame) -> pd.Series:
     return ranked(rows).iloc[0]
 
 
+def swept_keys(rows: pd.DataFrame) -> list[str]:
+    """Name the settings of a sweep other than the seed and the defenses, which are columns of every table."""
+    return [name for name in rows if name not in {*HELPERS, *LEAKAGE.columns, *SAMPLES.columns}]
+
+
 def settings_of(rows: pd.DataFrame) -> list[str]:
     """Name the columns in which rows of one round, client, threat model and attack differ: defense, seed, sweep."""
-    swept = [name for name in rows if name not in LEAKAGE.columns and name not in (*DERIVED, "defenses", "cell")]
-    return [name for name in ("defense", "seed", *swept) if rows[name].nunique(dropna=False) > 1]
+    return [name for name in ("defense", "seed", *swept_keys(rows)) if rows[name].nunique(dropna=False) > 1]
 
 
 def in_this_setting(row: pd.Series, rows: pd.DataFrame) -> str:

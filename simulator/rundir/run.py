@@ -136,11 +136,6 @@ class Run:
         """The name of the scenario, or of the recording that was audited."""
         return Path(self.description["audit"]["recording"]).name if self.is_audit else self.scenario.name
 
-    @property
-    def swept(self) -> list[str]:
-        """The dotted keys of the sweep; none of an audit."""
-        return [] if self.is_audit else self.scenario.swept
-
     @cached_property
     def scenario(self) -> Scenario:
         """The scenario. Raise InputError for an audit, which has none."""

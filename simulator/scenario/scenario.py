@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from attacks import InputError
-from attacks.interface.errors import one_line
+from attacks.interface.errors import InputError, one_line
 from clients.chain import build_defense
 from clients.config import (
     ClientConfig,

@@ -29,15 +29,12 @@ class StrategyConfig(Section):
     )
 
     @property
-    def names(self) -> list[str]:
-        """Its name and those of the strategies inside it, outermost first."""
-        wrapped = self.options.get("strategy")
-        return [self.name, *(StrategyConfig.model_validate(wrapped).names if wrapped else [])]
-
-    @property
     def needs_single_updates(self) -> str:
         """The name of the strategy, of itself and those inside it, that needs each client's update; else ""."""
-        return next((name for name in self.names if name.startswith(NEED_SINGLE_UPDATES)), "")
+        if self.name.startswith(NEED_SINGLE_UPDATES):
+            return self.name
+        wrapped = self.options.get("strategy")
+        return StrategyConfig.model_validate(wrapped).needs_single_updates if wrapped else ""
 
     @property
     def plain_mean(self) -> bool:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from attacks import InputError
-from attacks.interface.errors import did_you_mean
+from attacks.interface.errors import InputError, did_you_mean
 
 ROW_KEYS = ("label", "defenses", "set")
 MOST_CELLS = 10_000

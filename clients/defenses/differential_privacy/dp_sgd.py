@@ -14,13 +14,7 @@ from attacks.interface.errors import InputError, one_line
 from attacks.interface.options import BELOW_ONE, POSITIVE, above_zero_to
 from clients.config import ClientConfig, TrainingConfig
 from clients.defenses.base import Defense, DefenseContext, DefenseEnvironment, ObservedUpdate, register
-from clients.defenses.guarantee import (
-    Adversary,
-    Guarantee,
-    epsilon_of,
-    multiplier_for,
-    smallest_epsilon,
-)
+from clients.defenses.guarantee import Adversary, Guarantee, epsilon_of, multiplier_for, smallest_epsilon
 from clients.training import TrainingLoop, planned_steps
 
 LARGEST_EPSILON = 10_000.0

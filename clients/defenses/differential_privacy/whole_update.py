@@ -25,7 +25,7 @@ from clients.defenses.base import (
 from clients.defenses.guarantee import Adversary, Guarantee, epsilon_of, gaussian_epsilon
 from clients.defenses.personal_layers import check_no_statistics_sent
 
-STRATEGIES = "simulator.run.central_dp"  # Flower's, with noise that fits the replies of a round
+STRATEGY = "simulator.run.central_dp:FittedNoise"  # Flower's, with noise that fits the replies of a round
 
 
 @register
@@ -76,16 +76,13 @@ class CentralDP(Defense):
         return ""
 
     def server_half(self) -> ServerHalf:
-        poisson = self.sampling == "secret_poisson"
-        options = {"noise_multiplier": self.noise_multiplier, "clipping_norm": self.clipping_norm}
-        if self.clipping == "client":
-            return ServerHalf(f"{STRATEGIES}:ClientSideClipping", options, poisson=poisson)
+        bounds = {"noise_multiplier": self.noise_multiplier, "clipping_norm": self.clipping_norm}
         return ServerHalf(
-            f"{STRATEGIES}:ServerSideClipping",
-            options,
-            needs_single_updates=True,
+            STRATEGY,
+            {**bounds, "clipping": self.clipping},
+            needs_single_updates=self.clipping == "server",
             if_hidden=f"nothing to clip per client: use {{name: {self.name}, clipping: client}}",
-            poisson=poisson,
+            poisson=self.sampling == "secret_poisson",
         )
 
     def privacy_spent(self, context: DefenseContext, steps: int, count: int) -> Guarantee:

@@ -84,7 +84,7 @@ def attacked(owner: Owner, trained: Fit, attack: NTKAttack, labels: bool = False
     """Attack a trained network. Return the mean L2 of reconstructions and floor, with `labels` also `label_scores`."""
     final = {name: value + trained.delta.get(name, 0) for name, value in trained.initial.items()}
     observation = Observation(trained.model, ((trained.initial, final),), owner.data.shape)
-    mean, std = owner.data.pixel_mean, owner.data.pixel_std
+    mean, std = owner.data.normalization.mean, owner.data.normalization.std or None
     knowledge = Knowledge(num_private=len(owner.images), pixel_mean=mean, pixel_std=std)
     result = attack.run(observation, knowledge, torch_generator(owner.scenario.seed, "appendix_h"))
     l2, match = matched_l2(owner.images, result.images.float())

@@ -149,7 +149,8 @@ class Peeling:
         """Attack a network; return (L2 of each image `kept` to its reconstruction, (N,), the floor of `floor_of`)."""
         data, private = self.owner.data, self.owner.images[kept]
         observation = Observation(model, ((initial, model.state_dict()),), data.shape)
-        knowledge = Knowledge(len(kept), pixel_mean=data.pixel_mean, pixel_std=data.pixel_std)
+        mean, std = data.normalization.mean, data.normalization.std or None
+        knowledge = Knowledge(len(kept), pixel_mean=mean, pixel_std=std)
         options = {"iterations": self.settings.iterations, "learning_rate": self.settings.learning_rate}
         attack = get_attack("ntk", **options, **self.settings.attack)
         found = attack.run(observation, knowledge, torch_generator(self.owner.scenario.seed, "onion", len(kept)))

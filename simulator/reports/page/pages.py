@@ -16,8 +16,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from attacks import InputError
-from attacks.interface.errors import one_line
+from attacks.interface.errors import InputError, one_line
 from clients.defenses import DEFENSES
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import benchmark_verdict
@@ -88,7 +87,7 @@ def write_report(run_dir: Path, say: Say = print) -> None:
 
 
 def write_benchmark_report(run: Run, table: pd.DataFrame, equal: pd.DataFrame, say: Say = print) -> None:
-    """Do the same for a benchmark. table, equal: what `write_benchmark` and `write_equal_utility` returned."""
+    """Do the same for a benchmark. table, equal: benchmark.csv and equal_utility.csv."""
     write_atomically(run.path / PAGE, render(benchmark_page(run, table, equal, draw_benchmark(run, table, say), say)))
 
 

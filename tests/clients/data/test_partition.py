@@ -168,10 +168,14 @@ def test_pixel_mean(grey_levels):
     source = {"name": "npz", "root": grey_levels, "public": 30}
     public = split(source)
     level = public.public_indices.mean() / 1000
-    assert public.pixel_mean == pytest.approx((level, level + 0.1, level + 0.2), abs=1e-6)
-    assert split({**source, "mean": "none"}).pixel_mean == (0, 0, 0)
-    assert split({**source, "mean": [0.1, 0.2, 0.3]}).pixel_mean == (0.1, 0.2, 0.3)
-    assert public.pixel_std is None and split({**source, "std": [0.2, 0.3, 0.4]}).pixel_std == (0.2, 0.3, 0.4)
+    assert public.normalization.mean == pytest.approx((level, level + 0.1, level + 0.2), abs=1e-6)
+    assert split({**source, "mean": "none"}).normalization.mean == (0, 0, 0)
+    assert split({**source, "mean": [0.1, 0.2, 0.3]}).normalization.mean == (0.1, 0.2, 0.3)
+    assert not public.normalization.std and split({**source, "std": [0.2, 0.3, 0.4]}).normalization.std == (
+        0.2,
+        0.3,
+        0.4,
+    )
     with pytest.raises(InputError, match=r"data.std has 1 values, images of 'npz' have 3 channels"):
         split({**source, "std": [0.2]})
     with pytest.raises(InputError) as error:
@@ -253,7 +257,7 @@ def test_mnist_odd_even(shared_data):
     data = split({"name": "mnist", "root": str(shared_data), "task": "odd_even"}, {"images": 20}, clients=5)
     assert data.shape == (1, 28, 28)
     assert data.client_sizes == (20,) * 5
-    assert data.pixel_mean[0] == pytest.approx(0.1307, abs=0.01)  # of 500 images, not of all of them
+    assert data.normalization.mean[0] == pytest.approx(0.1307, abs=0.01)  # of 500 images, not of all of them
 
 
 def test_cifar10_animal_vehicle(shared_data):
@@ -261,4 +265,4 @@ def test_cifar10_animal_vehicle(shared_data):
     data = split(source, {"kind": "dirichlet", "images": 50})
     assert data.shape == (3, 32, 32)
     assert data.task.groups == ("vehicle", "animal")
-    assert data.pixel_mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=0.02)
+    assert data.normalization.mean == pytest.approx((0.4914, 0.4822, 0.4465), abs=0.02)

@@ -25,7 +25,7 @@ def granted(tmp_path):
 
 def test_what_every_participant_knows_is_granted_unless_it_is_withheld(granted):
     knowledge, data = granted("{}", [0])
-    assert knowledge.given() == {"pixel_mean": tuple(data.pixel_mean), "pixel_range": (0.0, 1.0)}
+    assert knowledge.given() == {"pixel_mean": data.normalization.mean, "pixel_range": (0.0, 1.0)}
     assert granted("{pixel_mean: false, pixel_range: null}", [0])[0].given() == {}
     divided, _ = granted("{pixel_mean: false}", [0], std=", std: [0.4]")
     assert divided.given() == {"pixel_std": (0.4,), "pixel_range": (0.0, 1.0)}

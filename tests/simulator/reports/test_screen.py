@@ -38,7 +38,7 @@ def test_a_client_has_one_line_its_worst_and_the_most_exposed_comes_first():
         {"client": 0, "recovered": 2}, {"client": 0, "recovered": 4, "attack": "span", "round": 2},
         {"client": 1, "recovered": 8}, {"client": -1, "recovered": 3, "num_private": 16, "threat_model": "observer"},
     )  # fmt: skip
-    said = [line.split() for line in lines(client_table(rows, [], 80))[3:]]
+    said = [line.split() for line in lines(client_table(rows, 80))[3:]]
     assert said == [
         "1 server ntk 1 8 of 8 0.50 (0.10) 1.00".split(), "0 server span 2 4 of 8 0.50 (0.10) 1.00".split(),
         "all observer ntk 1 3 of 16 0.50 (0.10) 1.00".split(),
@@ -48,19 +48,19 @@ def test_a_client_has_one_line_its_worst_and_the_most_exposed_comes_first():
 
 def test_every_attack_and_round_is_in_the_full_table():
     rows = frame(*({"round": number, "recovered": number} for number in range(1, 80)))
-    assert len(lines(full_table(rows, [], 80))) == 3 + 79
+    assert len(lines(full_table(rows, 80))) == 3 + 79
 
 
 def test_the_page_has_the_columns_of_the_screen_and_what_takes_more_room():
     rows = frame({"held": 7}, {"client": 1, "status": "timeout", "recovered": np.nan})
-    shown = [str(column.header) for column in full_table(rows, [], 200).columns]
+    shown = [str(column.header) for column in full_table(rows, 200).columns]
     assert [column.name for column in leakage_grid(rows).columns] == [*shown, "told", "status"]
     assert "held" not in shown and "attack" not in shown  # it is `recovered`, and there is one attack
 
 
 def test_a_client_without_any_result_says_why_and_comes_last():
     rows = frame({"client": 3, "status": "timeout", "recovered": np.nan, "leakage": np.nan}, {"client": 5})
-    said = lines(client_table(rows, [], 80))[3:]
+    said = lines(client_table(rows, 80))[3:]
     assert [line.split()[0] for line in said] == ["5", "3"] and "timeout" in said[1] and "nan" not in said[1]
 
 
@@ -69,7 +69,7 @@ def test_a_sweep_of_two_keys_has_a_line_for_every_cell_and_client_with_its_keys_
     who = {"attack": "span-adaptive", "threat_model": "server_history"}
     rows = frame(*(who | {"client": client, "recovered": recovered} for client, recovered in ((0, 8), (0, 6), (1, 7))))
     rows = pd.concat([rows, frame(who | {"client": 1, "recovered": 5})], ignore_index=True).assign(**swept)
-    said = " ".join(" ".join(lines(client_table(rows, list(swept), 80))[3:]).split())
+    said = " ".join(" ".join(lines(client_table(rows, 80))[3:]).split())
     assert said.count(" of 8") == 4 and "learning_rate=" in said and "training." not in said
 
 
@@ -84,7 +84,7 @@ def test_the_widest_rows_fold_their_texts_and_leave_out_what_tells_least():
         f"server_history: told nothing but {REPORTED}.",
         f"server: told their labels, and {REPORTED}.",
     ]
-    for table in (client_table(rows, [], 80), full_table(rows, [], 80)):
+    for table in (client_table(rows, 80), full_table(rows, 80)):
         said = lines(table)
         assert "recovered" in said[1] and "91 of 100" in "".join(said) and "leakage" in said[1]
 
@@ -113,10 +113,10 @@ def test_what_all_attacks_of_somebody_are_granted_is_said_once():
 
 def test_scores_stand_beside_the_floor_of_the_better_of_two_attackers_who_know_nothing():
     rows = frame({"mean_image_leakage": 0.3, "mean_image_l2_median": 1.5, "mean_image_psnr_mean": 14.0})
-    said = lines(full_table(rows, [], 80))[-1]
+    said = lines(full_table(rows, 80))[-1]
     assert "0.50 (0.30)" in said and "(1.50)" not in said and "(14.0)" not in said  # one floor
     column = frame({"leakage_floor": 0.3})  # leakage.csv says what the screen shows
-    assert "0.50 (0.30)" in lines(full_table(column, [], 80))[-1]
+    assert "0.50 (0.30)" in lines(full_table(column, 80))[-1]
 
 
 def test_the_verdict_is_wrapped_and_its_caveats_are_counted_where_they_are_too_many():

@@ -24,8 +24,8 @@ def rows(**columns):
     return pd.DataFrame([base, base | columns])
 
 
-def text(frame, swept=(), width=80):
-    return printed(full_table(frame, list(swept), width), width)
+def text(frame, width=80):
+    return printed(full_table(frame, width), width)
 
 
 def printed(table, width=80):
@@ -37,7 +37,7 @@ def printed(table, width=80):
 
 def test_columns_that_differ_are_shown_and_constant_ones_are_not():
     assert "attack" not in text(rows()).splitlines()[2]
-    table = text(rows(attack="span", **{"model.width": 64}).assign(**{"model.width": [32, 64]}), ["model.width"], 120)
+    table = text(rows(attack="span", **{"model.width": 64}).assign(**{"model.width": [32, 64]}), 120)
     assert "width" in table and "attack" in table and "span" in table
 
 
@@ -82,7 +82,7 @@ def test_the_page_of_keys_is_up_to_date():
 
 def test_swept_columns_that_end_alike_are_both_shown():
     keys = ["training.epochs", "model.pretrain.epochs"]
-    table = text(rows().assign(**{key: [1, 2] for key in keys}), keys, 160)
+    table = text(rows().assign(**{key: [1, 2] for key in keys}), 160)
     assert "training.epochs=2, pretrain.epochs=2" in table.splitlines()[-1]
 
 
@@ -91,7 +91,7 @@ def test_what_recovered_does_not_say_is_shown_where_it_differs_within_eighty_col
     assert not {"held", "relit", "group", "precision"} & set(text(plain).split())
     frame = rows(attack="span", client=-1, threat_model="observer", held=8, recovered_affine=8, recovered_group=8)
     frame = frame.assign(recovered=[0, 7], precision=[0.0, 0.5], num_private=16, num_held=[0, 9])
-    table = printed(full_table(frame, [], 80))
+    table = printed(full_table(frame, 80))
     heading, last = (table.splitlines()[i].split() for i in (-4, -1))
     assert heading[:8] == "round client threat attack recovered held relit group".split() and "…" not in table
     assert last[3:10] == "span 7 of 16 8 8 8".split()

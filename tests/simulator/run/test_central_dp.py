@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
-from simulator.run.central_dp import ClientSideClipping, ServerSideClipping
+from simulator.run.central_dp import FittedNoise
 
 ENTRIES = 40_000
 NORM, MULTIPLIER = 0.5, 0.8
@@ -46,18 +46,18 @@ def released(strategy, images, moving=None, asked=None):
     return arrays.to_torch_state_dict()["w"].double()
 
 
-def strategy(kind, images, asked=None, **options):
-    return kind(FedAvg(fraction_evaluate=0.0), MULTIPLIER, NORM, asked or len(images), **options)
+def strategy(clipping, images, asked=None, **options):
+    return FittedNoise(FedAvg(fraction_evaluate=0.0), MULTIPLIER, NORM, asked or len(images), clipping, **options)
 
 
-@pytest.mark.parametrize("kind", [ServerSideClipping, ClientSideClipping])
+@pytest.mark.parametrize("clipping", ["server", "client"])
 @pytest.mark.parametrize(
     ("images", "asked"),
     [([8, 8, 8, 8], 4), ([40, 10, 10, 10, 10], 5), ([8, 8], 4), ([30, 1], 6)],
     ids=["all alike", "one client has half of the data", "half of the replies are missing", "both"],
 )
-def test_noise_covers_what_any_client_can_change(kind, images, asked):
-    made = strategy(kind, images, asked)
+def test_noise_covers_what_any_client_can_change(clipping, images, asked):
+    made = strategy(clipping, images, asked)
     nobody = released(made, images, asked=asked)
     changes = [float((released(made, images, i, asked) - nobody).norm()) for i in range(len(images))]
     noise = float(nobody.std())
@@ -66,7 +66,7 @@ def test_noise_covers_what_any_client_can_change(kind, images, asked):
 
 def test_by_secret_coins_neither_weights_nor_numbers_scale_what_is_released():
     for images in ([8, 8], [30, 1], [5, 5, 5]):
-        made = strategy(ServerSideClipping, images, expected_clients=4.0)
+        made = strategy("server", images, expected_clients=4.0)
         nobody = released(made, images)
         changes = [float((released(made, images, i) - nobody).norm()) for i in range(len(images))]
         assert changes == pytest.approx([NORM / 4] * len(images), rel=1e-3)
@@ -74,5 +74,5 @@ def test_by_secret_coins_neither_weights_nor_numbers_scale_what_is_released():
 
 
 def test_a_round_in_which_no_coin_chose_a_client_releases_noise_of_the_same_size():
-    made = strategy(ServerSideClipping, [8], expected_clients=4.0)
+    made = strategy("server", [8], expected_clients=4.0)
     assert float(released(made, [], asked=1).std()) == pytest.approx(MULTIPLIER * NORM / 4, rel=0.02)

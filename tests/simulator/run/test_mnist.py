@@ -25,7 +25,7 @@ def test_odd_even_digits_are_reconstructed(shared_data):
     observation = Observation(model, ((initial, update.state),), data.shape, 1, 0)
 
     options = scenario.adversary.attacks[0].options | {"iterations": 1000}
-    knowledge = Knowledge(num_private=20, pixel_mean=data.pixel_mean)
+    knowledge = Knowledge(num_private=20, pixel_mean=data.normalization.mean)
     found = get_attack("ntk", **options).run(observation, knowledge, torch_generator(0, "test"))
     nearest = distances(data.client(0)[0], found.pixels()).min(1).values
     # at the full 16,000 iterations 17 of 20 within 2, and two different digits are about 7 apart (the floor)

@@ -69,7 +69,7 @@ def test_other_images_are_scaled_by_the_mean_of_their_pixels_and_have_their_own_
     _, config, data = start(scenario(data=colours))
     pretraining = Pretraining.of(config, data)
     assert pretraining.images.shape == (50, 1, 8, 8) and pretraining.network().fc.weight.shape[0] == 3
-    shades = (pretraining.images + data.pixel_mean[0])[:, 0]
+    shades = (pretraining.images + data.normalization.mean[0])[:, 0]
     assert torch.allclose(shades, (pretraining.targets * 100 / 255)[:, None, None].expand_as(shades), atol=1e-6)
 
 
@@ -102,7 +102,7 @@ def test_on_the_public_pool_it_is_plain_training_of_the_same_network(tmp_path):
     other, _, _ = start(scenario())
     images, labels = data.public()
     generator = torch_generator(0, "pretraining")
-    inputs = images - torch.tensor(data.pixel_mean).view(1, -1, 1, 1)
+    inputs = images - torch.tensor(data.normalization.mean).view(1, -1, 1, 1)
     train(other, inputs, labels, config.model.pretrain, generator)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
     assert (tmp_path / "kept").is_dir() and not (tmp_path / "run").exists()

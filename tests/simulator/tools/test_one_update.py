@@ -59,7 +59,7 @@ def run(tmp_path):
             nn.functional.cross_entropy(model(data.normalization.inputs(images)), labels).backward()
             optimizer.step()
         final = store.save_client(1, 0, model.state_dict())
-        told = Knowledge(num_private=6, pixel_mean=data.pixel_mean, pixel_range=(0.0, 1.0))
+        told = Knowledge(num_private=6, pixel_mean=data.normalization.mean, pixel_range=(0.0, 1.0))
         key = ObservationKey(1, 0, "server")
         store.save_observation(RecordedObservation.of(key, ((initial, final),), (0,), (0, 1)), told)
     return plan.run_dir
