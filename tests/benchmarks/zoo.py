@@ -475,6 +475,7 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     "half a ResNet-18 with GroupNorm, N = 8": lambda x, y: maps(group_norm_resnet(), 8, x, y, 1, 0.01),
     "half a ResNet-18 with GroupNorm, 4 steps, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 4, 0.002),
     "half a VGG-11 with BatchNorm, 4 steps, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 4, 0.002),
+    "half a VGG-11 with BatchNorm, 4 steps, N = 8": lambda x, y: maps(vgg11(), 8, x, y, 4, 0.002),
     "half a VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
     **{f"ConvNeXt, N = {n}": lambda x, y, n=n: maps(ConvNeXt(), n, x, y, 1, 0.01) for n in (4, 8)},
     "small VGG, N = 4": lambda x, y: told_features(small_vgg(), 4, x, y),

@@ -18,8 +18,8 @@ that batch's. In evaluation mode with them, the network makes of an image what i
 
 import itertools
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -292,13 +292,7 @@ def batch_statistics(
     """Return the parameters and buffers as they were sent, with the statistics by which BatchNorm normalized batches of
     so many images in place of the running ones: their means, and biased variances. None if no running one moved: there
     is none, or it was withheld or frozen."""
-    moved = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
-        and module.track_running_stats
-        and not torch.equal(initial[f"{name}.running_mean"], final[f"{name}.running_mean"])
-    }
+    moved = _moved_norms(model, initial, final)
     if not moved:
         return None
     state = dict(initial)
@@ -314,6 +308,40 @@ def batch_statistics(
         key, number = f"{name}.running_var", batch * given[0, 0].numel()
         state[key] = state[key] * (1 - 1 / max(2, number))
     return state
+
+
+def batches_seen(model: nn.Module, initial: State, final: State) -> int:
+    """Return how many batches the network was trained on, as BatchNorm counts them; 1 where none does."""
+    counts = (_batches(name, initial, final) for name in _moved_norms(model, initial, final))
+    return max((after - before for before, after in counts), default=1)
+
+
+@contextmanager
+def normalizing_batches(model: nn.Module) -> Iterator[None]:
+    """Let BatchNorm normalize by the statistics of what it is fed, within a context; running ones stay as they are."""
+    norms = [
+        (module, module.training, module.track_running_stats)
+        for module in model.modules()
+        if isinstance(module, _BatchNorm)
+    ]
+    for module, _, _ in norms:
+        module.training, module.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for module, training, tracking in norms:
+            module.training, module.track_running_stats = training, tracking
+
+
+def _moved_norms(model: nn.Module, initial: State, final: State) -> dict[str, _BatchNorm]:
+    """Return the layers of BatchNorm whose running statistics moved, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        and module.track_running_stats
+        and not torch.equal(initial[f"{name}.running_mean"], final[f"{name}.running_mean"])
+    }
 
 
 def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:

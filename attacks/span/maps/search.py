@@ -16,7 +16,7 @@ N is nobody's, and tells how low.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch.nn.functional import normalize, relu
 
 from attacks.base import Progress
 from attacks.interface.torch_tools import LBFGS, descend
+from attacks.span.maps.network import normalizing_batches
 from attacks.span.maps.update import MapUpdate
 from attacks.span.search.descent import first_of_near
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH, Descent
@@ -83,14 +84,65 @@ class MapCandidates:
         return int((self.residual < self.bound).sum())
 
 
+@dataclass(frozen=True)
+class _Space:
+    """Where maps are sought.
+
+    basis: (d, C·H·W), of the kernel.
+    size: the norm of a map.
+    bound: ρ below which a map is accepted.
+    """
+
+    basis: Tensor
+    size: float
+    bound: float
+
+
 def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, progress: Progress) -> MapCandidates:
     """Find candidates for private maps. decoys: (D, C, H, W), maps at `update.seen` of images that are not private."""
     basis, eigenvalues = _kernel(update, generator)
-    size = float(decoys.flatten(1).norm(dim=1).mean())
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
     bound = MAP_SEARCH.accepting_share * _least_wrong(update, by_chance, decoys)
+    space = _Space(basis, float(decoys.flatten(1).norm(dim=1).mean()), bound)
+    points, residual, way = _first_batch(update, space, generator, progress)
+    if not len(points):
+        points, residual, way = _one_by_one(update, space, generator, progress)
+    if update.count is not None and len(points) > update.count:  # one of these is nobody's
+        bound = min(bound, MAP_SEARCH.accepting_share * float(residual[update.count]))
+    maps = (points @ basis.double()).view(-1, *update.network.shape).float()
+    eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
+    return MapCandidates(maps, residual, by_chance, bound, basis, eigenvalue, None if update.single_step else way)
+
+
+def _first_batch(
+    update: MapUpdate, space: _Space, generator: torch.Generator, progress: Progress
+) -> tuple[Tensor, Tensor, float]:
+    """Find the maps of the first of several batches (B, d) together, their ρ, and 0, the way to the parameters sent;
+    none where no start ends at them. The span holds them exactly, and the second layer was fed what they are when
+    normalized by their own statistics, of which running ones only tell a mean over all batches."""
+    exact, basis = update.on_the_way(0.0).to(torch.float64), space.basis.double()
+    together = replace(exact, network=replace(exact.network, batched=True))
+    for done in range(MAP_SEARCH.batches if update.batch and len(basis) else 0):
+        progress(done, MAP_SEARCH.batches, math.nan)
+        starts = normalize(torch.randn(update.batch or 0, len(basis), generator=generator).to(basis))
+        with normalizing_batches(update.network.model):
+            points = _polished(together, basis, space.size * starts, space.size)
+            residual = rho(together, points @ basis)
+        if float(residual.max()) < space.bound and len(_best_distinct(points, residual, len(points))) == len(points):
+            # their own statistics say nothing of how long they are: running ones say what they are on the way
+            lengths = torch.logspace(-1, 1, 49).to(basis) * space.size / points.norm(dim=1).mean()
+            fits = points.new_tensor([float(rho(exact, one * points @ basis).sum()) for one in lengths])
+            return lengths[fits.argmin()] * points, residual, 0.0
+    return basis.new_zeros(0, len(basis)), basis.new_zeros(0), 0.0
+
+
+def _one_by_one(
+    update: MapUpdate, space: _Space, generator: torch.Generator, progress: Progress
+) -> tuple[Tensor, Tensor, float]:
+    """Find points (M, d) of low ρ, best first, their ρ, and where on the way between parameters they are maps."""
+    basis, size, bound = space.basis, space.size, space.bound
     exact, directions, way = update.to(torch.float64), basis.double(), MAP_SEARCH.way
-    points, residual, accepted, barren = directions.new_zeros(0, len(basis)), by_chance[:0].double(), 0, 0
+    points, residual, accepted, barren = directions.new_zeros(0, len(basis)), directions.new_zeros(0), 0, 0
     for _ in range(MAP_SEARCH.rounds if len(basis) else 0):
         new = _searched(update, basis, points[:accepted].to(basis), generator, size, progress).double()
         if not (len(new) or accepted):  # ρ is NaN everywhere: maps of a single pixel are zero without their mean
@@ -111,11 +163,7 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
         doubled, once = (rho(exact, scale * (points @ directions)) for scale in (2, 1))
         free = bool(((doubled - once).abs() < MAP_SEARCH.scale_free).all())
         points = size * normalize(points) if free else points
-    if update.count is not None and len(points) > update.count:  # one of these is nobody's
-        bound = min(bound, MAP_SEARCH.accepting_share * float(residual[update.count]))
-    maps = (points @ directions).view(-1, *update.network.shape).float()
-    eigenvalue = float(eigenvalues.max()) if len(basis) else math.nan
-    return MapCandidates(maps, residual, by_chance, bound, basis, eigenvalue, None if update.single_step else way)
+    return points, residual, way
 
 
 def _best_first(update: MapUpdate, basis: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,17 +207,17 @@ def _searched(
 
 def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return (orthonormal basis (d, C·H·W) of the maps whose patches lie in the span, its eigenvalues). The number of
-    directions is doubled until some lie outside. After several steps no gap shows where the kernel ends, and all
-    directions tried are returned."""
+    directions is doubled until some lie outside. Where no gap shows where the kernel ends, all directions tried are
+    returned."""
     shape, rank = update.network.shape, update.ranks[0]
-    if update.single_step and update.holds.apart:
+    if update.whole and update.holds.apart:
         basis = update.holds.everywhere()
         return basis, basis.new_zeros(len(basis))
 
     def apply(rows: Tensor) -> Tensor:
         return update.holds.outside(rows.view(-1, *shape)).flatten(1)
 
-    most = math.prod(shape) if update.single_step else min(math.prod(shape), MAP_KERNEL.most_directions)
+    most = math.prod(shape) if update.whole else min(math.prod(shape), MAP_KERNEL.most_directions)
     tried = int(MAP_KERNEL.directions * rank) + 1
     while True:
         tried = min(tried, most)
@@ -179,7 +227,7 @@ def _kernel(update: MapUpdate, generator: torch.Generator) -> tuple[Tensor, Tens
             break
         tried *= 2
     kept = values < MAP_KERNEL.cut
-    return (basis[kept], values[kept]) if update.single_step else (basis, values)
+    return (basis[kept], values[kept]) if update.whole else (basis, values)
 
 
 def rho(update: MapUpdate, points: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch.nn.functional import pad, relu
 from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
-from attacks.span.maps.network import MapNetwork, batch_statistics
+from attacks.span.maps.network import MapNetwork, batch_statistics, batches_seen
 from attacks.span.maps.patches import PatchSpan
 from attacks.span.stages import Refusal
 from attacks.span.thresholds import MAP_KERNEL, MAP_SEARCH
@@ -42,7 +42,9 @@ class MapUpdate:
     seen: those at which maps are sought: `sent` for one step, else a place on the way between the two.
     holds: the span of the patches of maps.
     tests: that of what the second layer was fed.
-    count: N, where the rank shows it.
+    count: N, where the rank of one step shows it.
+    batch: how many images each of several batches had, where the rank shows that the patches of all of them, in
+        training mode, stand above rounding.
     ranks: of the two updates.
     training_mode: whether BatchNorm normalized by the batch.
     left: ‖Δ − Δ_r‖ / ‖Δ‖ of the first update, r half of its rank.
@@ -57,6 +59,7 @@ class MapUpdate:
     holds: PatchSpan
     tests: PatchSpan
     count: int | None
+    batch: int | None
     ranks: tuple[int, int]
     training_mode: bool
     left: float
@@ -82,9 +85,14 @@ class MapUpdate:
         return self.count is not None
 
     @property
+    def whole(self) -> bool:
+        """Whether a gap shows where the spans of all patches end."""
+        return self.single_step or self.batch is not None
+
+    @property
     def refusal(self) -> Refusal | None:
         """Why a search makes no sense."""
-        if self.single_step or self.left <= MAP_KERNEL.most_left:
+        if self.whole or self.left <= MAP_KERNEL.most_left:
             return None
         return Refusal(
             f"nothing returned: half of the rank of the update of {self.network.first!r} leaves {self.left:.2g} of it: "
@@ -99,11 +107,18 @@ class MapUpdate:
 
 @dataclass(frozen=True)
 class _Ranks:
-    """Of the updates of a pair: the right singular vectors of each group up to the rank, N where it shows, whether the
-    rank is one less than its patches, and what half of the rank leaves of the first update."""
+    """Of the updates of a pair.
+
+    rows: the right singular vectors of each group up to the rank.
+    count: how many images a batch had, where the rank shows it.
+    batches: how many batches that were, 1 unless the patches of all of them stand above rounding.
+    one_less: whether the rank is one less for each batch than its patches.
+    left: what half of the rank leaves of the first update.
+    """
 
     rows: tuple[Tensor, Tensor]
     count: int | None
+    batches: int
     one_less: bool
     left: float
 
@@ -122,7 +137,8 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
         warnings = (*warnings, f"weight decay was undone: parameters shrank by {1 - decay:.2g} in all")
     spectra = {pair.first: _spectra(pair, pair.first, delta) for pair in pairs}
     spectra |= {pair.second: _spectra(pair, pair.second, delta) for pair in pairs if pair.second not in spectra}
-    ranks = [_ranks(pair, spectra, final) for pair in pairs]
+    batches = batches_seen(model, initial, final)
+    ranks = [_ranks(pair, spectra, final, batches) for pair in pairs]
     pair, found = min(zip(pairs, ranks, strict=True), key=lambda one: _preference(one[0], one[1], list(spectra)))
     # over several steps N is not known yet; a batch has two images at least
     normalized = batch_statistics(model, initial, final, observation.input_shape, found.count or 2)
@@ -141,7 +157,8 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
         seen=sent,
         holds=spans[0],
         tests=spans[1],
-        count=found.count,
+        count=found.count if found.batches == 1 else None,
+        batch=found.count if found.batches > 1 else None,
         ranks=(rows[0].shape[1], rows[1].shape[1]),
         training_mode=training_mode,
         left=found.left,
@@ -153,7 +170,7 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
 
 def _preference(pair: MapNetwork, ranks: "_Ranks", firsts: list[str]) -> tuple[bool, bool, bool, int, int]:
     """Return a key that is lowest for the pair that is used. firsts: names of layers, in the order of use."""
-    spare = pair.spare(ranks.count or 1)
+    spare = pair.spare((ranks.count or 1) * ranks.batches)
     return ranks.count is None, spare <= 0, ranks.left > MAP_KERNEL.most_left, firsts.index(pair.first), -spare
 
 
@@ -176,10 +193,10 @@ def _without_decay(observation: Observation, pair: MapNetwork) -> tuple[State, f
     return {name: end - initial[name].double() for name, end in undone.items()}, factor
 
 
-def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> _Ranks:
+def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State, batches: int) -> _Ranks:
     """Return the rows of both updates, cut behind a gap that shows a whole number of images, else at rounding. The
     second layer tells N where the first one's least patches stand no higher than rounding, which hides its gap. found:
-    the spectra of layers by name."""
+    the spectra of layers by name. batches: as BatchNorm counts them."""
     names, positions = (pair.first, pair.second), (pair.positions, pair.tested_positions)
     spectra = [found[name] for name in names]
     noises = [rounding_of(final[f"{name}.weight"]) for name in names]
@@ -188,7 +205,12 @@ def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> 
     if images is None or tested == (images[0], 0):
         images = tested
     count, less = images or (0, 0)
-    patches = count * pair.positions - less
+    # BatchNorm takes one off for each: four batches of 16 patches have 60, where 15 images of four would have 59
+    apart = batches > 1 and ranks[0] > 0 and (ranks[0] / batches + 1) % pair.positions == 0
+    if apart:
+        count, less = (ranks[0] // batches + 1) // pair.positions, 1
+    batches = batches if apart else 1
+    patches = batches * (count * pair.positions - less)
     shown = 0 < patches < pair.most_rank and all(_is_rounding(one, patches, noises[0]) for one in spectra[0])
     if shown:
         ranks[0] = patches
@@ -199,7 +221,7 @@ def _ranks(pair: MapNetwork, found: dict[str, list[Spectrum]], final: State) -> 
         kept = [spectrum.vectors[:rank] for spectrum in group]
         rows.append(torch.stack([pad(own, (0, 0, 0, rank - len(own))) for own in kept]))
     left = max(spectrum.relative_residual(len(spectrum.values) // 2) for spectrum in spectra[0])
-    return _Ranks((rows[0], rows[1]), count if shown else None, shown and less == 1, left)
+    return _Ranks((rows[0], rows[1]), count if shown else None, batches if shown else 1, shown and less == 1, left)
 
 
 def _images(rank: int, positions: int) -> tuple[int, int] | None:

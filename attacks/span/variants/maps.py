@@ -44,7 +44,7 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         more maps and no fewer images; where a pair does not show N, or gives no map, find vectors of single layers."""
         layers = vector_layers_of(self.observation)
         vectors = VectorVariant(self.observation, self.knowledge, layers)
-        if layers and not self._update.single_step:
+        if layers and not self._update.whole:
             found = vectors.attack(generator, progress)
             return found if found.num_features else super().attack(generator, progress)
         found = super().attack(generator, progress)
@@ -120,13 +120,17 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         found = acceptance.reported(
             self.observation.input_shape, evidence.warnings, pixel_mean=self.knowledge.pixel_mean or ()
         )
-        found = replace(found, num_inferred=evidence.count or found.num_features or None)
+        number = None if evidence.batch else evidence.count or found.num_features or None
+        found = replace(found, num_inferred=number)
         if evidence.count is not None or evidence.refusal is not None:
             return found
-        number = ": the number of images is that of the maps that were accepted"
-        if not found.num_features:
-            number = f" or more images than {evidence.network.most_images}, as the rank shows no number of them"
-        return replace(found, warnings=(*found.warnings, f"several local steps{number}"))
+        said = "several local steps: the number of images is that of the maps that were accepted"
+        if evidence.batch:
+            said = f"several local steps on {evidence.batch} images each: the maps are those of the first, if any"
+        elif not found.num_features:
+            most = evidence.network.most_images
+            said = f"several local steps or more images than {most}, as the rank shows no number of them"
+        return replace(found, warnings=(*found.warnings, said))
 
     def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator, progress: Progress) -> Inverted:
         """Find images with these maps at the parameters at which they were found; black ones with residuals of NaN

@@ -51,6 +51,23 @@ def several_steps():
     return update, update.network.maps(update.seen, digits(20).view(20, *SHAPE)).detach()
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_maps_of_the_first_of_several_batches_come_back_in_training_mode(momentum):
+    """Running statistics tell a mean over both batches, with which no map explains what the second layer was fed."""
+    images = digits(2).view(2, *SHAPE)
+    model = calibrated(plain(), digits(60).view(60, *SHAPE))
+    states = trained(model, images, torch.arange(2), 2, "train", rate=0.2, momentum=momentum)
+    update = read_update(Observation(model, (states,), SHAPE), map_networks_of(Observation(model, (states,), SHAPE)))
+    assert update.batch == 2 and update.count is None and update.ranks == (62, 62)
+    decoys = update.network.maps(update.seen, digits(20).view(20, *SHAPE)).detach()
+    with torch.no_grad():
+        found = find_maps(update, decoys, torch.Generator().manual_seed(0), lambda *done: None)
+    private = model.train()[:3](images).flatten(1)  # normalized by their own statistics
+    alike = torch.cosine_similarity(found.maps.flatten(1)[:, None], private, dim=2).amax(0)
+    assert found.num_accepted == 2 and found.way == 0.0 and float(alike.min()) > 0.99
+    assert float(found.residual.max()) < 1e-3 * found.bound
+
+
 @torch.no_grad()
 def test_half_of_the_later_points_keep_away_from_what_was_found(several_steps, monkeypatch):
     """Without repulsion most of them end where others did; the other half may, as private maps may be alike."""
