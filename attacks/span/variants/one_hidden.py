@@ -208,8 +208,11 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         dual that W₂ does not explain."""
         found = self._by_duals(evidence, candidates)
         images = found.images.double()
-        every = candidates.images() if len(images) and candidates.complete else images
-        if not len(images) or not (other := self._at_another_size(evidence, images, every)).any():
+        few = evidence.count <= len(self.observation.model.state_dict()[self.network.weights[1]])
+        if not len(images) or not (few or candidates.complete):
+            return found
+        other = self._at_another_size(evidence, images, None if few else candidates.images())
+        if not other.any():
             return found
         said = (
             f"{int(other.sum())} images are not returned: the output layer's update holds them at another size, as "
@@ -218,23 +221,24 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         held = torch.cat([found.images[other], found.held.to(found.images)])
         return replace(found, images=found.images[~other], residual=found.residual[~other], reason=said, held=held)
 
-    def _at_another_size(self, evidence: PixelEvidence, images: Tensor, every: Tensor) -> Tensor:
+    def _at_another_size(self, evidence: PixelEvidence, images: Tensor, every: Tensor | None) -> Tensor:
         """Return which images (M, in) leave much less of their features outside the output layer's row space if they
-        and the 1 beside their features had other sizes, (M,) bool. Of more images than it has rows: what all images
-        that were found, `every` (F, in), leave of these."""
+        and the 1 beside their features had other sizes, (M,) bool. Of more images than it has rows: what all of them,
+        `every` (N, in), leave of these."""
         layers, sizes = evidence.defense.layers, ONE_HIDDEN.sizes
         change = layers.second[0]
-        rows = torch.linalg.svd(change, full_matrices=False)[2][: min(evidence.count, len(change))]
+        rows = torch.linalg.svd(change, full_matrices=False)[2][: evidence.count]
         test = SpanTest(layers.fed[0], rows[None], self.network.activate)
 
-        few = len(every) < len(rows)
-
         def left(size: float) -> Tensor:
-            features, found = test.features(size * (images if few else every)), []
+            features, found = test.features(size * (images if every is None else every)), []
             for bias in sizes:
                 sized = torch.cat([features[:, :-1], bias * features[:, -1:]], 1)
-                outer = outside(normalize(sized), rows) if few else outside(change, torch.linalg.qr(sized.T)[0].T)
-                found.append(outer.square().sum(1) if few else outer.square().sum().expand(len(images)))
+                if every is None:
+                    found.append(outside(normalize(sized), rows).square().sum(1))
+                else:
+                    rest = outside(change, torch.linalg.qr(sized.T)[0].T)
+                    found.append(rest.square().sum().expand(len(images)))
             return torch.stack(found)
 
         found = torch.stack([left(size) for size in sizes])
