@@ -155,6 +155,8 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         if len(by_rows.images) <= len(found.images):
             return found
         evidence = other.read(generator)
+        if self._at_another_size(evidence, by_rows.images.flatten(1).double(), None).any():
+            return found
         gaps = [part.values[evidence.count - 1 :] for part in evidence.tests.values()]
         apart = any(len(gap) > 1 and bool(gap[0] > ONE_HIDDEN.told_apart * gap[1]) for gap in gaps)
         if by_rows.facts["certified"] or apart:
