@@ -39,6 +39,7 @@ from attacks.base import Attack, Progress, Reconstruction, register
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
+from attacks.networks.own_forward import layer_of_other_products
 from attacks.networks.probing import check_differentiable, evaluating, makes_weight, redrawn_layers
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
@@ -151,6 +152,13 @@ class SpanAttack(SearchOptions, Attack):
 
     def _by_front(self, observation: Observation, knowledge: Knowledge) -> Variant[Any, Any]:
         """Return the variant for what a network begins with."""
+        model = observation.model
+        if (name := layer_of_other_products(model, observation.input_shape, observation.moved)) is not None:
+            raise InputError(
+                "attack 'span' needs layers whose update is made of their signals and what they are fed: the `forward` "
+                f"of {type(model.get_submodule(name)).__name__} {name!r} of model {type(model).__name__!r} makes it of "
+                "others, as where it normalizes inputs or weights (use 'ntk')"
+            )
         patches = find_patch_embedding(observation.model, observation.input_shape)
         if patches is not None and {patches.weight, patches.positions} <= observation.moved:
             return PatchVariant(observation, patches)

@@ -29,13 +29,14 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.own_units import OwnUnits, peel
 from attacks.span.search.descent import first_of_near
-from attacks.span.search.problems import AffineSpan
+from attacks.span.search.problems import AffineSpan, SpanTest, outside
 from attacks.span.sparse_duals import DualSpace, sharpened, sparsest_of_many
 from attacks.span.stages import Acceptance, Refusal
 from attacks.span.thresholds import CERTAINTY, ONE_HIDDEN, OWN_UNITS, SPARSITY, constants_of
@@ -154,6 +155,8 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         if len(by_rows.images) <= len(found.images):
             return found
         evidence = other.read(generator)
+        if self._at_another_size(evidence, by_rows.images.flatten(1).double(), None).any():
+            return found
         gaps = [part.values[evidence.count - 1 :] for part in evidence.tests.values()]
         apart = any(len(gap) > 1 and bool(gap[0] > ONE_HIDDEN.told_apart * gap[1]) for gap in gaps)
         if by_rows.facts["certified"] or apart:
@@ -174,7 +177,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         space, outputs = self._duals(evidence), self._outputs(evidence)
         half = len(outputs) // 2
         own = peel(space, outputs[:half] - outputs[half:] / 2)
-        directions = sharpened(space, torch.nn.functional.normalize(own.duals @ space.left))
+        directions = sharpened(space, normalize(own.duals @ space.left))
         nothing = outputs.new_zeros(len(directions), len(outputs))
         found = FoundDuals(space, directions, nothing, own.sines, own)
         if found.missing:  # its images are no less certain, but its duals may be rough: they have to pass as others do
@@ -203,7 +206,49 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
     def accept(
         self, evidence: PixelEvidence, candidates: FoundDuals, generator: torch.Generator, progress: Progress
     ) -> Acceptance:
-        """Accept the images, if all duals are found; residual: the share of its dual that W₂ does not explain."""
+        """Accept the images, if all duals are found, whose size the output layer confirms; residual: the share of its
+        dual that W₂ does not explain."""
+        found = self._by_duals(evidence, candidates)
+        images = found.images.double()
+        few = evidence.count <= len(self.observation.model.state_dict()[self.network.weights[1]])
+        if not len(images) or not (few or candidates.complete):
+            return found
+        other = self._at_another_size(evidence, images, None if few else candidates.images())
+        if not other.any():
+            return found
+        said = (
+            f"{int(other.sum())} images are not returned: the output layer's update holds them at another size, as "
+            "where weights and biases learn at different rates (LARS, LAMB, a gradient clipped tensor by tensor)"
+        )
+        held = torch.cat([found.images[other], found.held.to(found.images)])
+        return replace(found, images=found.images[~other], residual=found.residual[~other], reason=said, held=held)
+
+    def _at_another_size(self, evidence: PixelEvidence, images: Tensor, every: Tensor | None) -> Tensor:
+        """Return which images (M, in) leave much less of their features outside the output layer's row space if they
+        and the 1 beside their features had other sizes, (M,) bool. Of more images than it has rows: what all of them,
+        `every` (N, in), leave of these."""
+        layers, sizes = evidence.defense.layers, ONE_HIDDEN.sizes
+        change = layers.second[0]
+        rows = torch.linalg.svd(change, full_matrices=False)[2][: evidence.count]
+        test = SpanTest(layers.fed[0], rows[None], self.network.activate)
+
+        def left(size: float) -> Tensor:
+            features, found = test.features(size * (images if every is None else every)), []
+            for bias in sizes:
+                sized = torch.cat([features[:, :-1], bias * features[:, -1:]], 1)
+                if every is None:
+                    found.append(outside(normalize(sized), rows).square().sum(1))
+                else:
+                    rest = outside(change, torch.linalg.qr(sized.T)[0].T)
+                    found.append(rest.square().sum().expand(len(images)))
+            return torch.stack(found)
+
+        found = torch.stack([left(size) for size in sizes])
+        plain = sizes.index(1.0)
+        return found.flatten(0, 1).amin(0) < ONE_HIDDEN.much_less * found[plain, plain]
+
+    def _by_duals(self, evidence: PixelEvidence, candidates: FoundDuals) -> Acceptance:
+        """Accept the images, if all duals are found."""
         number, count = len(candidates.directions), candidates.space.count
         images, misfit = candidates.images().float(), candidates.misfit.float()
         facts: Facts = constants_of(ONE_HIDDEN, OWN_UNITS, SPARSITY) | {
@@ -264,7 +309,7 @@ def two_valued(
     basis, back = torch.linalg.qr(even[:, None] * left)
     rows, values = basis.float(), (even * outputs).float()
     target = (signal.float() @ values).expand(len(starts), -1)
-    c = torch.nn.functional.normalize(starts.float())
+    c = normalize(starts.float())
     widest = torch.linspace(0, ONE_HIDDEN.softness / len(left), len(starts), device=starts.device)[:, None]
     fixed, fitted = turns if len(outputs) <= ONE_HIDDEN.most_outputs else (sum(turns), 0)
     level = (2 / target.square().sum(1, keepdim=True)).sqrt()
@@ -280,11 +325,11 @@ def two_valued(
         else:
             target, level = _fitted(z, active, values) @ values, torch.ones_like(level)
             kept = active * target
-        c = torch.nn.functional.normalize(kept @ rows)
+        c = normalize(kept @ rows)
     z = c @ rows.T
     miss = torch.minimum(z.square(), (z - level * target).square()).sum(1)
     c = torch.linalg.solve_triangular(back, c.double().T, upper=True).T
-    c, best = torch.nn.functional.normalize(c), miss.argsort(stable=True)
+    c, best = normalize(c), miss.argsort(stable=True)
     kept = best[_distinct(c[best])]
     return c[kept], miss[kept]
 
@@ -327,8 +372,8 @@ def _merged(found: FoundDuals, rough: Tensor, sharp: Tensor, outputs: Tensor) ->
 
 def _typical(signals: Tensor, guesses: Tensor) -> Tensor:
     """Return the guesses (T, C), each as the mean of the signals found (F, C) nearest to it, if there are any."""
-    signals = torch.nn.functional.normalize(signals)
-    overlaps = signals @ torch.nn.functional.normalize(guesses).T
+    signals = normalize(signals)
+    overlaps = signals @ normalize(guesses).T
     nearest = overlaps.abs().argmax(1)
     signals = signals * overlaps.gather(1, nearest[:, None]).sign()
     means = [signals[nearest == k].mean(0) if (nearest == k).any() else own for k, own in enumerate(guesses)]

@@ -143,6 +143,34 @@ def test_the_error_that_is_expected_of_an_image_is_that_of_least_squares():
     assert abs(test.expected_error(image, 30.0) - wanted) < 1e-6
 
 
+class Normalizing(nn.Linear):
+    """Its weight learns normalized inputs: they came back as images, at 6 to 12 dB."""
+
+    def forward(self, inputs):
+        return super().forward(nn.functional.layer_norm(inputs, inputs.shape[1:]))
+
+
+class Faint(nn.Linear):
+    """Its bias learns a tenth as fast: images came back ten times as large."""
+
+    def forward(self, inputs):
+        return nn.functional.linear(inputs, self.weight, 0.1 * self.bias)
+
+
+@pytest.mark.parametrize("kind", [Normalizing, Faint])
+def test_layers_that_learn_something_else_than_what_they_are_fed_bring_no_image_back(kind):
+    torch.manual_seed(0)
+    layers = [nn.Flatten(), kind(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10)]
+    observation = client(nn.Sequential(*layers), digits(4), epochs=3)
+    said = f"`forward` of {kind.__name__} '1' of model 'Sequential' makes it of others"
+    try:
+        found = run(observation)
+    except InputError as error:
+        assert said in str(error)
+    else:
+        assert not len(found.images) and said in " ".join(found.warnings)
+
+
 class Noisy(nn.Module):
     """Noise on the pixels of every step of training."""
 

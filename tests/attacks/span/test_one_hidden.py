@@ -40,6 +40,25 @@ def test_one_step_gives_every_image(count):
     assert nearest(digits(count), found).max() < EXACT and found.residual.median() < 0.001
 
 
+@pytest.mark.parametrize("count", [1, 4, 40])
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("factors", [(3.0, 1.0), (0.5, 2.0)])
+def test_images_of_another_size_are_held(count, epochs, factors):
+    """As LARS and clipping tensor by tensor make them, whose weights learn at other rates than their biases: they had
+    come back three times as large, or half as large. Without biases at first, nothing but the output layer tells."""
+    model = network()
+    for layer in (model[1], model[3]):
+        nn.init.zeros_(layer.bias)
+    observation = client(model, digits(count), batch=count, epochs=epochs)
+    ((sent, returned),) = observation.pairs
+    rates = {"1.weight": factors[0], "3.weight": factors[1]}
+    other = {name: sent[name] + rates.get(name, 1.0) * (returned[name] - sent[name]) for name in sent}
+    found = run(Observation(observation.model, ((sent, other),), SHAPE))
+    assert len(found.images) == 0 and "holds them at another size" in " ".join(found.warnings)
+    away = torch.cdist(factors[0] * digits(count).flatten(1), found.held.flatten(1))
+    assert away.min(1).values.max() < 5 * EXACT
+
+
 def test_log_probabilities_at_the_outputs_change_nothing():
     found = run(client(nn.Sequential(network(), nn.LogSoftmax(1)), digits(12), batch=12, epochs=1))
     assert len(found.images) == 12 and nearest(digits(12), found).max() < EXACT
