@@ -94,10 +94,12 @@ def has_biases_left_out(update: Tensor) -> bool:
 
 
 def _leaves_entries_out(delta: State) -> bool:
-    """Return whether it shows in any layer. One whose biases all stayed may be frozen, or have BatchNorm behind it."""
+    """Return whether it shows in any layer. One whose biases all stayed may be frozen, or have BatchNorm behind it,
+    which leaves them rounding alone."""
     weights = [name for name, value in delta.items() if name.endswith("weight") and value.dim() > 1]
     biases = {name: delta.get(f"{name.removesuffix('weight')}bias", torch.zeros(1)) for name in weights}
-    layers = [(delta[name].flatten(1), bias[:, None]) for name, bias in biases.items() if bias.any()]
+    moved = {name: bias for name, bias in biases.items() if bias.norm() > ROUNDING * delta[name].norm()}
+    layers = [(delta[name].flatten(1), bias[:, None]) for name, bias in moved.items()]
     return any(has_biases_left_out(torch.cat(layer, 1)) for layer in layers if len(layer[0]) == len(layer[1]))
 
 

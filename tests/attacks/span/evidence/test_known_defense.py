@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.update.intervals import seen_compression
@@ -140,6 +141,16 @@ def test_of_a_first_layer_whose_biases_were_left_out_that_is_said():
 @pytest.mark.parametrize("make", [lambda: mlp(256), Convolutional])
 def test_idle_units_are_no_entries_left_out(make):
     assert seen_compression(client(make(), digits(1), 1), Knowledge()) is None
+
+
+def test_biases_ahead_of_batch_norm_that_rounding_moved_are_no_entries_left_out():
+    """Black pixels leave a third of the first layer where it was."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 10)).train()
+    seen = client(model, digits(2, mean=0.0), 1)
+    delta = seen.delta()
+    assert 0 < (delta["1.bias"] == 0).double().mean() < 1 and (delta["1.weight"] == 0).double().mean() > 0.2
+    assert seen_compression(seen, Knowledge()) is None
 
 
 def test_changes_that_sixteen_bits_round_off_were_not_left_out():
