@@ -47,13 +47,15 @@ def client(row: "pd.Series", column: Column) -> str:
 
 
 def recovered(row: "pd.Series", column: Column) -> str:
-    """Return how many of how many, without the truth how many were found, and without a result the status."""
+    """Return how many of how many, without the truth how many were found or held, and without a result the status."""
     if row["status"] != "ok":
         return str(row["status"])
     if not is_missing(row["recovered"]):
         return f"{row['recovered']} of {row['num_private']}"
     rows = row.to_frame().T.infer_objects()
     found = num_found(rows).where(likely_right(rows), 0.0).iloc[0]
+    if not row["num_reconstructed"] and not is_missing(held := row.get("num_held")) and held:
+        return f"{held:.0f} held"
     return f"{found:.0f} found" if found else f"{row['num_reconstructed']} doubtful"
 
 
