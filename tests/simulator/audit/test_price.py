@@ -168,7 +168,10 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
     audited(recorded, "said", attacks=["mean_image", "span"], display=display, **files)
     said = display.said
-    assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span; timing a few"
+    assert said[0] == (
+        "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span; timing a few first, each for 10 s of "
+        "processor time at most"
+    )
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
     whole = re.match(r"cost: about (\d+) s of processor time, \1 s on 1 idle core \(", said[1])  # one attack at a time
     assert int(whole[1]) >= price.BESIDE  # its start and its page
