@@ -26,7 +26,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
 from attacks.membership import MembershipTest
-from attacks.networks.probing import evaluating, for_each, probe_generator, run_network
+from attacks.networks.probing import evaluating, for_each, probe_generator, run_network, with_batch_statistics
 from attacks.update.local_training import one_hot, soft_loss
 
 MOST_IMAGES = 4000  # told apart at a time: K is solved for all of them
@@ -85,7 +85,7 @@ def _round_scores(observation: Observation, model: nn.Module, pair: int, images:
     """Return the scores (Q,) of one round, in units of their standard deviation."""
     delta = observation.delta(pair)
     device = delta[observation.trainable[0]].device
-    initial = cast_state(observation.pairs[pair][0], device, torch.float32)
+    initial = cast_state(with_batch_statistics(model, *observation.pairs[pair]), device, torch.float32)
     images = images.to(device, torch.float32)
     with torch.no_grad():
         classes = max(2, run_network(model, initial, images[:1]).shape[1])

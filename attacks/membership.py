@@ -7,8 +7,9 @@ the initial parameters,
     ρ(x) = ‖g − V_k V_kᵀ g‖² / ‖g‖²
 
 is near zero for private images only. The first layer's inputs do not move, so k = N there; features drift, so deeper
-layers take k = 4 N. The residual of an image is the geometric mean of ρ over the layers whose row space has room, and
-over the rounds of a client that was seen several times.
+layers take k = 4 N. Behind BatchNorm in training mode features are computed with the statistics of the client's
+batches. The residual of an image is the geometric mean of ρ over the layers whose row space has room, and over the
+rounds of a client that was seen several times.
 
 Adam divides every entry of the first layer's gradient by its size, about s_j in column j, the root mean square of that
 pixel. With the columns multiplied by s_j again and k = 2 N, the first layer tells better than the deeper ones do and,
@@ -29,7 +30,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
-from attacks.networks.probing import parameter_names, probe
+from attacks.networks.probing import parameter_names, probe, with_batch_statistics
 from attacks.update.spectrum import Spectrum, infer_image_count, layer_update
 
 # Directions of a row space that an image takes, k / N: in a first layer with a spectral gap, in one without, and in
@@ -221,7 +222,8 @@ class _Layer:
 
 def _round_test(observation: Observation, pair: int, count: int, has_gap: bool, reference: Tensor | None) -> RoundTest:
     """Find trained layers whose row space has room for N images; after Adam the first one alone, rescaled to pixels."""
-    initial, layers = observation.pairs[pair][0], _layers(observation, pair)
+    initial = with_batch_statistics(observation.model, *observation.pairs[pair])
+    layers = _layers(observation, pair)
     enough = reference is not None and len(reference) >= FEWEST_REFERENCES
     if enough and not has_gap and layers and layers[0].sees_pixels:
         assert reference is not None

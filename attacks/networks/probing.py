@@ -4,10 +4,12 @@ The caller's network is never changed: it runs in evaluation mode and is put bac
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -341,16 +343,61 @@ def redrawn_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[
     return {name: name not in same or not torch.allclose(one[name], other[name], 1e-4, 1e-5) for name in one}
 
 
+def norms_of_batches(initial: State, final: State) -> list[str]:
+    """Name the layers whose running mean differs between the checkpoints: batches went through them in training."""
+    names = (name for name in initial if name.endswith("running_mean"))
+    return [name.removesuffix("running_mean").rstrip(".") for name in names if not initial[name].equal(final[name])]
+
+
+def with_batch_statistics(model: nn.Module, initial: State, final: State) -> State:
+    """Return the parameters that were sent, with the statistics of the client's batches in the place of the running
+    ones that they moved, so that evaluation mode feeds layers what training fed them.
+
+    In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running statistics,
+    r ← (1 − m) r + m b, b the batch's mean and unbiased variance. After k batches (`num_batches_tracked`)
+
+        (r_k − (1 − m)^k r_0) / (1 − (1 − m)^k)
+
+    is a mean of the statistics of all batches, the last ones weighing most; after one it is that batch's. Without a
+    momentum all batches that a layer ever saw weigh alike. A reply that counts none is taken to have seen one.
+    """
+    state = dict(initial)
+    for layer in norms_of_batches(initial, final):
+        module, counter = model.get_submodule(layer), f"{layer}.num_batches_tracked"
+        if not isinstance(module, _BatchNorm):
+            continue
+        before = float(initial[counter])
+        after = max(before + 1, float(final[counter]))
+        left = before / after if module.momentum is None else (1 - module.momentum) ** (after - before)
+        for name, lowest in ((f"{layer}.running_mean", -math.inf), (f"{layer}.running_var", 0.0)):
+            mean = (final[name].double() - left * initial[name].double()) / (1 - left)
+            state[name] = mean.clamp_min(lowest).to(initial[name])  # noise on an update may leave less
+    return state
+
+
+def biases_without_gradient(
+    model: nn.Module, input_shape: tuple[int, int, int], pair: tuple[State, State]
+) -> list[str]:
+    """Name the biases directly ahead of BatchNorm that normalized batches between these checkpoints: it takes them away
+    again with the mean, so that training does not move them."""
+    norms = norms_of_batches(*pair)
+    kinds = nn.Linear | nn.Conv2d
+    layers = {name: part for name, part in model.named_modules() if name in norms or isinstance(part, kinds)}
+    calls = probe(model, random_images(input_shape), layers)[1] if norms else []
+    ahead = (one for one, norm in pairwise(calls) if norm.name in norms and one.gave.equal(norm.given))
+    return [parameter_names(one.name)[1] for one in ahead]
+
+
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:
     """Return the network with every BatchNorm normalizing with the batch that it is given, if its statistics differ
     between the checkpoints; the same network where none do. A layer that is given a single value per channel, which
     torch refuses, keeps its running statistics, as fedspill's clients do."""
-    moved = [name for name in initial if name.endswith("running_var") and not torch.equal(initial[name], final[name])]
+    moved = norms_of_batches(initial, final)
     if not moved:
         return model
     model = copy.deepcopy(model)
     for name in moved:
-        layer = model.get_submodule(name.rpartition(".")[0])
+        layer = model.get_submodule(name)
         if isinstance(layer, _BatchNorm):
             layer.register_forward_hook(_by_the_batch)
     return model

@@ -11,7 +11,7 @@ from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
 from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation
-from attacks.networks.probing import parameter_names
+from attacks.networks.probing import biases_without_gradient, parameter_names
 from attacks.update.intervals import seen_compression
 
 
@@ -20,6 +20,8 @@ def check_bias(observation: Observation, layer: str) -> None:
     weight, bias = parameter_names(layer)
     if weight in observation.moved and bias not in observation.moved:
         seen = seen_compression(observation, Knowledge()) or "use 'ntk'"
+        if bias in biases_without_gradient(observation.model, observation.input_shape, observation.pairs[0]):
+            seen = "BatchNorm behind it takes it away again with the mean of the batch: use 'ntk'"
         needs = f"attack 'span' needs what {bias!r} changed by, and unlike {weight!r} it was returned as it was sent"
         raise InputError(f"{needs} ({seen})")
 

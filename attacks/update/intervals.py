@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.interface.knowledge import Knowledge
-from attacks.interface.observation import FLOATS, Observation, State
+from attacks.interface.observation import Observation, State
 from attacks.update.spectrum import ROUNDING
 
 LARGEST_ONLY_RATIO = 0.01  # of the median sent entry: if the smallest is above, only the largest were sent
@@ -26,6 +26,7 @@ INWARD_SHARE = 0.01  # of the way from an interval's nearest point to its middle
 BIASES_LEFT_OUT = 0.05  # share of the units that moved
 MOST_KEPT = 0.9  # of the entries; keys of attention have biases that do not move beside weights that do
 FEW_KEPT = 0.05  # units that one image leaves inactive, and its black pixels, leave a fifth
+HALVES = {torch.bfloat16: 8, torch.float16: 11}  # their significant bits, the coarser first
 TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
 
 
@@ -94,16 +95,18 @@ def has_biases_left_out(update: Tensor) -> bool:
 
 
 def _leaves_entries_out(delta: State) -> bool:
-    """Return whether it shows in any layer. One whose biases all stayed may be frozen, or have BatchNorm behind it."""
+    """Return whether it shows in any layer. One whose biases all stayed may be frozen, or have BatchNorm behind it,
+    which leaves them rounding alone."""
     weights = [name for name, value in delta.items() if name.endswith("weight") and value.dim() > 1]
     biases = {name: delta.get(f"{name.removesuffix('weight')}bias", torch.zeros(1)) for name in weights}
-    layers = [(delta[name].flatten(1), bias[:, None]) for name, bias in biases.items() if bias.any()]
+    moved = {name: bias for name, bias in biases.items() if bias.norm() > ROUNDING * delta[name].norm()}
+    layers = [(delta[name].flatten(1), bias[:, None]) for name, bias in moved.items()]
     return any(has_biases_left_out(torch.cat(layer, 1)) for layer in layers if len(layer[0]) == len(layer[1]))
 
 
 def seen_compression(observation: Observation, knowledge: Knowledge) -> str | None:
-    """Say what anybody sees of a compressed update: levels, or if entries were left out their share, or that they were
-    rounded off; and what may read it. None if it shows nothing of these."""
+    """Say what anybody sees of a compressed update: levels, or that parameters came back in 16 bits, or if entries were
+    left out their share; and what may read it. None if it shows nothing of these."""
     delta, last = observation.one_round()[0].delta(), [observation.final[name] for name in observation.trainable]
     levels = range(SIGN_BITS, MOST_SEEN_BITS + 1)
     fits = (bits for bits in levels if all(quantization_step(value, bits) is not None for value in delta.values()))
@@ -113,14 +116,16 @@ def seen_compression(observation: Observation, knowledge: Knowledge) -> str | No
     else:
         moved = torch.cat([value.flatten() for value in delta.values() if value.any()])
         share = float((moved != 0).double().mean())
-        if share > MOST_KEPT or not (
+        if half := next((half for half in HALVES if all(v.equal(v.to(half).to(v)) for v in last)), None):
+            seen = f"parameters came back in {str(half).removeprefix('torch.')}, whose rounding hides the update"
+            field, value = "significant_bits", HALVES[half]
+        elif share > MOST_KEPT or not (
             share < FEW_KEPT or _leaves_entries_out(delta)
         ):  # one step of Adam looks as signs do
             return None
-        seen = f"{1 - share:.0%} of the update's entries are 0, as where"
-        if any(all(torch.equal(value, value.to(half).to(value)) for value in last) for half in FLOATS[:2]):
-            return f"{seen} parameters are trained in 16 bits, which round them off"
-        seen, field, value = f"{seen} they are left out", "kept_fraction", math.ceil(share * 100) / 100
+        else:
+            seen = f"{1 - share:.0%} of the update's entries are 0, as where they are left out"
+            field, value = "kept_fraction", math.ceil(share * 100) / 100
     say = f"say --know {field}={value:g}, and " if getattr(knowledge, field) is None else ""
     return f"{seen}: {say}of few steps try 'gradient_matching', told learning_rate and steps, on what was sent"
 

@@ -19,6 +19,7 @@ from attacks.interface.errors import did_you_mean
 from attacks.interface.normalization import Normalization
 from attacks.interface.observation import State
 from attacks.interface.plugins import allow_code
+from attacks.networks.probing import biases_without_gradient
 from clients.config import ModelConfig, first_fault
 from clients.models.factory import check_left_out, construct, count_scores
 from simulator.audit import TIMEOUT
@@ -271,8 +272,12 @@ SWAPPED = "what was returned looks less trained than what was sent: are the two 
 
 
 def doubt_trained(observation: Observation) -> str:
-    """Name parameters that the model trains and that did not move, unless none did; "" for none."""
-    still, trained = observation.unmoved, observation.trainable
+    """Name parameters that the model trains and that did not move, unless none did; "" for none. Biases that have no
+    gradient, as ahead of BatchNorm, say nothing."""
+    still, trained = list(observation.unmoved), observation.trainable
+    if still and len(still) < len(trained):
+        idle = biases_without_gradient(observation.model, observation.input_shape, observation.pairs[0])
+        still = [name for name in still if name not in idle]
     if not still or len(still) == len(trained):
         return ""
     named = f"{', '.join(still[:2])}{', …' if len(still) > 2 else ''}"

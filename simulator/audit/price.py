@@ -107,7 +107,8 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     yield (
         f"{counted(len(keys), 'update')} of {counted(len({key.round for key in keys}), 'round')} "
         f"({', '.join(f'{count} {view}' for view, count in views.items())}): "
-        f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}; timing a few"
+        f"{', '.join(f'{often[one.label]} × {one.label}' for one in plan.attacks if often[one.label])}; "
+        f"timing a few first, each for {clock(LONGEST_PROBE)} of processor time at most"
     )
     start = work_seconds()
     each, failed = _measured(plan, counts, keys)

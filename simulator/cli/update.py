@@ -105,7 +105,8 @@ def member(typed: MemberCommand) -> CommandResult:
     write_atomically(table, candidate_images.membership_table(residual, calibrated, different))
     count = infer_image_count(observation)
     clear = count is not None and count.has_spectral_gap
-    said = candidate_images.membership_words(once, next(iter(outsiders), None), found.num_private, clear)
+    spans = candidate_images.spans_images(observation)
+    said = candidate_images.membership_words(once, next(iter(outsiders), None), found.num_private, spans)
     for sentence in said:
         say(sentence)
     guess = "" if clear or knowledge.num_private else " (a guess)"
@@ -131,7 +132,7 @@ def diagnose(typed: DiagnoseCommand) -> CommandResult:
     scale = candidate_images.scale_warning(inputs, observation)
     untold = None if typed.in_pixels else candidate_images.untold_warning(inputs, observation)
     show_warnings(tuple(filter(None, [scale, untold])))
-    own = None if typed.evaluator else diagnosis.own_images(observation, inputs, found)
+    own = None if typed.evaluator else diagnosis.own_images(observation, inputs)
     diagnosis.write_diagnosis(typed.out_dir, found, view, source, own)
     say(f"{diagnosis.VIEWS[view]}: {found.on_images.images} images, {source}")
     for table in diagnosis.diagnosis_tables(found):

@@ -15,8 +15,10 @@ from attacks import InputError, Knowledge, Observation
 from attacks.calibration import FEWEST_OUTSIDERS, OUTSIDE, Calibrated
 from attacks.gradient_membership import tell_members
 from attacks.interface.normalization import Normalization
+from attacks.networks.probing import norms_of_batches
 from attacks.scoring.images import Distinct
 from attacks.update.private_set import infer_pixel_mean
+from attacks.update.spectrum import infer_image_count
 from simulator.evaluation.image_files import ImageFiles, Shape, no_members, read_truth
 from simulator.evaluation.truth import Measured
 from simulator.results.schema import CANDIDATES
@@ -31,7 +33,7 @@ def membership_words(
 
     residual: (Q,) of the candidates. outsiders: (P,) of images that are known to be no members, held out to calibrate
     the threshold; None if there are none. num_private: images that the update was trained on, None if unknown.
-    clear_rank: whether its first layer has one, so that it spans its images.
+    clear_rank: whether it spans its images (`spans_images`).
     """
     scores = -residual.double().log()
     uncalibrated = _by_gap(scores, num_private)
@@ -60,6 +62,14 @@ def membership_words(
 NO_RATE = "how many of them are false alarms is not known: give images that are no members with --public"
 
 
+def spans_images(observation: Observation) -> bool:
+    """Return whether an update's first layer has a clear rank, so that it spans its images. Where BatchNorm normalized
+    batches it may span their differences alone, and members lie outside."""
+    count = infer_image_count(observation)
+    clear = count is not None and count.has_spectral_gap
+    return clear and not any(norms_of_batches(*pair) for pair in observation.pairs)
+
+
 def spanned(residual: Tensor) -> int:
     """Return how many of the images with these residuals (Q,) lie in the span of an update of a clear rank."""
     return int((residual < OUTSIDE).sum())
@@ -74,7 +84,8 @@ def _by_gap(scores: Tensor, num_private: int | None) -> list[str]:
     above = int(gaps.argmax()) + 1
     if num_private is None or float(gaps.max()) < WIDE_GAP or above > num_private:
         return [
-            f"the scores, {float(order[-1]):.2f} to {float(order[0]):.2f}, form no two groups: no threshold is told"
+            f"the scores, {float(order[-1]):.2f} to {float(order[0]):.2f}, form no two groups: which candidates took "
+            "part is not told without a threshold, which images that are no members set: give them with --public"
         ]
     return [
         f"{above} of {len(order)} candidates look like members: their scores are {float(order[above - 1]):.2f} to "

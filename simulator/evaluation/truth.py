@@ -17,7 +17,7 @@ from clients.time_limit import OutOfTime
 from simulator.results.keys import RecordedObservation
 from simulator.scenario.scenario import Scenario
 
-NO_TRUTH = "nobody said what is true: no scores"
+NO_TRUTH = "no private images to compare with: no scores"
 NO_OTHERS = "the floor is a grey image: give --public for a better one"
 CANDIDATES = "the images of --truth are candidates, and no attack is scored on them"  # as the reason of a row begins
 

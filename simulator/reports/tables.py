@@ -35,7 +35,8 @@ FLOOR = (
 FOUND = (
     f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, if it has more numbers than they "
     f"have pixels, or less than {TESTED:.0%} where they passed the attack's own test, more where the update shows more "
-    "images; doubtful: others. Nobody compared them with the truth."
+    "images; held: what an attack with such a test has and is not sure of; doubtful: others. Nobody compared them "
+    "with the truth."
 )
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that has most in the last attacked round (*: told the "

@@ -41,7 +41,7 @@ def client(row: "pd.Series", column: Column) -> str:
 
 
 def recovered(row: "pd.Series", column: Column) -> str:
-    """Return how many of how many, without the truth how many were found, and without a result the status."""
+    """Return how many of how many, without the truth how many were found or held, and without a result the status."""
     import pandas as pd  # a third of a second of every worker of a run
 
     if row["status"] != "ok":
@@ -50,6 +50,8 @@ def recovered(row: "pd.Series", column: Column) -> str:
         return f"{row['recovered']} of {row['num_private']}"
     rows = row.to_frame().T.reindex(columns=JUDGED).apply(pd.to_numeric).astype("float64")
     found = num_found(rows).where(likely_right(rows), 0.0).iloc[0]
+    if not row["num_reconstructed"] and not is_missing(held := row.get("num_held")) and held:
+        return f"{held:.0f} held"
     return f"{found:.0f} found" if found else f"{row['num_reconstructed']} doubtful"
 
 

@@ -104,14 +104,16 @@ def ranked(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort the rows of `exposure_rows`: those that expose most first, those without a result last.
 
     They are sorted by share of images, then by features. Among equals, these come first, in this order: without the
-    truth, images that passed the attack's own test; more images recovered as they are; no defense; one round rather
-    than all, if there are images; a single client; fewer grants; more images; the earlier round, if there are images;
-    without the truth, images that explain more of the update; then more leakage, a higher AUC and the earlier round.
+    truth, images that passed the attack's own test, and else those that an attack with such a test held back; more
+    images recovered as they are; no defense; one round rather than all, if there are images; a single client; fewer
+    grants; more images; the earlier round, if there are images; without the truth, images that explain more of the
+    update; then more leakage, a higher AUC and the earlier round.
     """
     exposed = rows.share > 0
     order = pd.DataFrame({
         "failed": rows.status != "ok", "share": -rows.share, "features": -rows.num_features.fillna(0.0),
         "untested": ~(rows.num_vouched > 0) & ~rows.scored,
+        "nothing_held": exposed | rows.scored | ~((rows.num_vouched == 0) & (rows.num_held > 0)),
         "vouched": -(rows.recovered / rows.num_private).fillna(0.0), "defended": rows.defense != "none",
         "remembered": exposed & rows.threat_model.isin(HISTORIES),
         "union": rows.client == ALL,

@@ -18,7 +18,7 @@ from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.variants.patch_embedding import PatchVariant
 from attacks.span.variants.several_patches import several_of
 from attacks.update.spectrum import infer_image_count
-from simulator.evaluation.candidate_images import spanned, to_input_space
+from simulator.evaluation.candidate_images import spanned, spans_images, to_input_space
 from simulator.evaluation.image_files import read_truth
 from simulator.evaluation.truth import Truth
 from simulator.results.disk import json_text, make_out, write_atomically
@@ -181,12 +181,12 @@ def adversary_images(
     return knowledge.public_images, "public images"
 
 
-def own_images(observation: Observation, inputs: Tensor, found: Linearity) -> int | None:
+def own_images(observation: Observation, inputs: Tensor) -> int | None:
     """Return how many of the images (N, C, H, W), in the model's input space, the update was computed on, by the row
-    space of its layers; None if its first layer has no clear rank, or sees patches of more than one image."""
+    space of its layers; None if it does not span them, or its first layer sees patches of more than one image."""
     read = read_patches(observation)
     known = Knowledge(num_private=1) if read is not None and len(read.images) else Knowledge()
-    if known.num_private is None and (found.update.images_layer is None or not found.update.has_rank):
+    if known.num_private is None and not spans_images(observation):
         return None
     try:
         residual = MembershipTest.of(observation, known).residual(inputs)
@@ -203,7 +203,10 @@ def whose_images(own: int | None, number: int, found: Linearity) -> str:
             "do not tell; `fedspill member` may."
         )
     if own is None:
-        return "It is unknown whether these images were trained on: the first layer's update has no clear rank."
+        return (
+            "It is unknown whether these images were trained on: the first layer's update has no clear rank, or spans "
+            "differences of images alone, as ahead of BatchNorm; `fedspill member` may tell."
+        )
     if own == number:
         which = "The image is" if number == 1 else f"All {number} images are"
         return f"{which} among those that the update was computed on, by what it spans."

@@ -120,6 +120,21 @@ def test_late_convolutions_tell_by_their_patches_whatever_comes_first_in_a_state
     assert score.auc > 0.99
 
 
+@pytest.mark.parametrize(("optimizer", "rate", "least"), [(torch.optim.SGD, 0.05, 0.99), (torch.optim.Adam, 1e-3, 0.9)])
+def test_features_behind_batch_norm_are_those_of_the_client_s_batches(optimizer, rate, least):
+    """The statistics sent, 0 and 1 of a network that nobody trained, would make other features of every image."""
+    torch.manual_seed(0)
+    front = [nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)]
+    front += [nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*front, nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 10)).train()
+    images, labels = labelled(16)
+    batches = minibatches(16, 8, 1, generator())
+    observation = client(model, images, batches, labels, optimizer=optimizer, lr=rate)
+    test = MembershipTest.of(observation, Knowledge(num_private=16))
+    score = MembershipScore.of(test.residual(images), test.residual(digits(500, start=100)))
+    assert score.auc > least
+
+
 def test_several_rounds_are_so_many_tests_more():
     images, labels = labelled(30)
     model = mlp(64)  # too narrow for one round alone

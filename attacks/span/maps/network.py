@@ -7,13 +7,8 @@ Something has to be nonlinear beyond a scale, as a ReLU is: else mixtures of map
 layer saw, and pass.
 
 **Statistics** (`batch_statistics`) with which BatchNorm normalized a client's batches come from the running ones it
-returned. In training mode BatchNorm normalizes by the mean and the variance of the batch and moves its running
-statistics, r ← (1 − m) r + m b, b the batch's mean and unbiased variance. After T steps
-
-    (r_T − (1 − m)^T r_0) / (1 − (1 − m)^T)
-
-is a mean of the statistics of all T batches (`num_batches_tracked`), the last ones weighing most; after one step it is
-that batch's. In evaluation mode with them, the network makes of an image what it made of it during training.
+returned (`with_batch_statistics`). In evaluation mode with them, the network makes of an image what it made of it
+during training.
 """
 
 import itertools
@@ -28,7 +23,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.interface.observation import State
-from attacks.networks.probing import as_fed, evaluating, probe, random_images, run_network, watched
+from attacks.networks.probing import (
+    as_fed,
+    evaluating,
+    norms_of_batches,
+    probe,
+    random_images,
+    run_network,
+    watched,
+    with_batch_statistics,
+)
 from attacks.span.maps.patches import geometry
 
 PROBES = 3  # maps fed in place of one image's: their number shows where they go
@@ -292,17 +296,11 @@ def batch_statistics(
     """Return the parameters and buffers as they were sent, with the statistics by which BatchNorm normalized batches of
     so many images in place of the running ones: their means, and biased variances. None if no running one moved: there
     is none, or it was withheld or frozen."""
-    moved = _moved_norms(model, initial, final)
+    norms = dict(model.named_modules())
+    moved = {name: norms[name] for name in norms_of_batches(initial, final) if isinstance(norms[name], _BatchNorm)}
     if not moved:
         return None
-    state = dict(initial)
-    for name, module in moved.items():
-        before, after = _batches(name, initial, final)
-        # without a momentum, running statistics are the plain mean over all batches ever seen
-        left = before / after if module.momentum is None else (1 - module.momentum) ** (after - before)
-        for key in (f"{name}.running_mean", f"{name}.running_var"):
-            averaged = (final[key].double() - left * initial[key].double()) / (1 - left)
-            state[key] = averaged.to(initial[key])
+    state = with_batch_statistics(model, initial, final)
     fed = {call.name: call.given for call in probe(model, torch.zeros(1, *image_shape), moved)[1]}
     for name, given in fed.items():
         key, number = f"{name}.running_var", batch * given[0, 0].numel()
@@ -310,41 +308,21 @@ def batch_statistics(
     return state
 
 
-def batches_seen(model: nn.Module, initial: State, final: State) -> int:
+def batches_seen(initial: State, final: State) -> int:
     """Return how many batches the network was trained on, as BatchNorm counts them; 1 where none does."""
-    counts = (_batches(name, initial, final) for name in _moved_norms(model, initial, final))
-    return max((after - before for before, after in counts), default=1)
+    counters = (f"{name}.num_batches_tracked" for name in norms_of_batches(initial, final))
+    return max((int(final[name] - initial[name]) for name in counters if name in final), default=1)
 
 
 @contextmanager
 def normalizing_batches(model: nn.Module) -> Iterator[None]:
     """Let BatchNorm normalize by the statistics of what it is fed, within a context; running ones stay as they are."""
-    norms = [
-        (module, module.training, module.track_running_stats)
-        for module in model.modules()
-        if isinstance(module, _BatchNorm)
-    ]
-    for module, _, _ in norms:
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [(module.training, module.track_running_stats) for module in norms]
+    for module in norms:
         module.training, module.track_running_stats = True, False
     try:
         yield
     finally:
-        for module, training, tracking in norms:
+        for module, (training, tracking) in zip(norms, before, strict=True):
             module.training, module.track_running_stats = training, tracking
-
-
-def _moved_norms(model: nn.Module, initial: State, final: State) -> dict[str, _BatchNorm]:
-    """Return the layers of BatchNorm whose running statistics moved, by name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
-        and module.track_running_stats
-        and not torch.equal(initial[f"{name}.running_mean"], final[f"{name}.running_mean"])
-    }
-
-
-def _batches(layer: str, initial: State, final: State) -> tuple[int, int]:
-    """Return how many batches a layer had seen before and after training, one more if it did not return that."""
-    before, after = (int(state[f"{layer}.num_batches_tracked"]) for state in (initial, final))
-    return before, max(before + 1, after)

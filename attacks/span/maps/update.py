@@ -137,7 +137,7 @@ def read_update(observation: Observation, networks: Sequence[MapNetwork]) -> Map
         warnings = (*warnings, f"weight decay was undone: parameters shrank by {1 - decay:.2g} in all")
     spectra = {pair.first: _spectra(pair, pair.first, delta) for pair in pairs}
     spectra |= {pair.second: _spectra(pair, pair.second, delta) for pair in pairs if pair.second not in spectra}
-    batches = batches_seen(model, initial, final)
+    batches = batches_seen(initial, final)
     ranks = [_ranks(pair, spectra, final, batches) for pair in pairs]
     pair, found = min(zip(pairs, ranks, strict=True), key=lambda one: _preference(one[0], one[1], list(spectra)))
     # over several steps N is not known yet; a batch has two images at least

@@ -12,12 +12,14 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
-from attacks import InputError, Knowledge
+from attacks import InputError, Knowledge, Observation
 from clients import time_limit
 from simulator.audit import price
-from simulator.audit.plan import AuditPlan
+from simulator.audit.plan import AuditPlan, doubt_trained
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
 from simulator.audit.run_audit import _of_workers, audit
 from simulator.evaluation import attack_run
@@ -26,6 +28,7 @@ from simulator.results.keys import ALL, ObservationKey
 from simulator.results.ledger import JOURNAL, read_journal
 from simulator.run.display import Display
 from simulator.scenario.sections import AttackConfig
+from tests.attacks.conftest import client
 from tests.simulator.audit.recorded import SHAPE, record
 from tests.simulator.audit.test_audit import SPAN, audited
 
@@ -165,7 +168,10 @@ def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
     audited(recorded, "said", attacks=["mean_image", "span"], display=display, **files)
     said = display.said
-    assert said[0] == "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span; timing a few"
+    assert said[0] == (
+        "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span; timing a few first, each for 10 s of "
+        "processor time at most"
+    )
     assert re.search(r"\(mean_image 0 s, span \d+ s( to \d+ s)? each\)", said[1])
     whole = re.match(r"cost: about (\d+) s of processor time, \1 s on 1 idle core \(", said[1])  # one attack at a time
     assert int(whole[1]) >= price.BESIDE  # its start and its page
@@ -272,6 +278,21 @@ def test_a_model_that_trains_what_clients_freeze_is_doubted(tmp_path, capsys):
     (recorded / "net.py").write_text((recorded / "net.py").read_text() + FROZEN)
     run = audit(recorded, f"{recorded}/net.py:frozen", SHAPE, out=recorded / "mended", page=False, **SPAN)
     assert "did not move" not in capsys.readouterr().err and len(run.leakage) == 3
+
+
+def test_biases_that_batch_norm_takes_away_are_not_called_frozen():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)).train()
+    seen = client(model, torch.rand(6, 1, 8, 8), 1)
+    initial, final = seen.pairs[0]
+    still = {**final, "0.bias": initial["0.bias"]}  # rounding moves some of them or none
+    assert doubt_trained(Observation(model, ((initial, still),), (1, 8, 8))) == ""
+    frozen = {**still, "4.bias": initial["4.bias"]}
+    said = doubt_trained(Observation(model, ((initial, frozen),), (1, 8, 8)))
+    assert "1 of 6 parameters that --model trains did not move (4.bias)" in said
+    evaluated = {name: initial[name] if "running" in name else value for name, value in still.items()}
+    said = doubt_trained(Observation(model, ((initial, evaluated),), (1, 8, 8)))  # statistics stand: it has a gradient
+    assert "(0.bias)" in said
 
 
 def test_checkpoints_that_seem_to_be_swapped_are_asked_about(tmp_path, capsys):

@@ -87,3 +87,15 @@ def test_the_grid_of_defenses_shows_the_client_that_is_exposed_worst(large, monk
     monkeypatch.setattr(benchmark_figures, "_line", lambda *_: None)
     monkeypatch.setattr(benchmark_figures, "_draw", lambda *_: None)
     assert "(client 1, round 1, seed 0)" in benchmark_figures.defense_grid(large, tmp_path / "x.png").caption
+
+
+def test_images_that_a_test_held_back_come_before_those_of_a_search_without_one():
+    blind = BLIND | {"num_vouched": None}
+    noise = leakage_row(1, 0, 0, attack="ntk", relative_residual=0.7, num_reconstructed=24) | blind
+    held = leakage_row(1, 0, 0, num_reconstructed=0, num_held=24) | blind | {"num_vouched": 0}
+    for rows in ([noise, held], [held, noise]):
+        worst = worst_rows(LEAKAGE.frame(rows))
+        assert list(worst.attack) == ["span"]
+        assert (
+            leakage_grid(worst).rows[0][[c.name for c in leakage_grid(worst).columns].index("recovered")] == "24 held"
+        )

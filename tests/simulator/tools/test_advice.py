@@ -76,7 +76,7 @@ def transformer_diagnosed(count):
     observation = Observation(model, ((start, start_of(model)),), PICTURE)
     generator = torch_generator(0, "test")
     found = Linearity(UpdateFacts.of(observation, generator), OnImages.of(observation, images, generator, points=()))
-    own, foreign = (own_images(observation, one, found) for one in (images, 1 - images))
+    own, foreign = (own_images(observation, one) for one in (images, 1 - images))
     return own, foreign, whose_images(own, count, found), advice(observation, Knowledge(), found)
 
 

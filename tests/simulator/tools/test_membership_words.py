@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from torch import nn
 
+from attacks import Knowledge
 from attacks.calibration import Calibrated
-from simulator.evaluation.candidate_images import membership_words
+from attacks.membership import MembershipTest
+from simulator.evaluation.candidate_images import membership_words, spanned, spans_images
 from simulator.reports.verdict import verdict
 from simulator.results.schema import LEAKAGE
+from tests.attacks.conftest import client, digits
 from tests.simulator.reports.conftest import leakage_row
 
 
@@ -51,11 +55,22 @@ def test_an_update_of_a_clear_rank_tells_by_its_span_where_nothing_calibrates():
     assert said.startswith("2 of 3 candidates lie in the span of the update (score above 4.61)")
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_differences_of_images_are_no_span_of_them(training):
+    """BatchNorm that normalizes the batch makes the signals of a unit add up to zero, so that x lies off the span."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 10))
+    images = digits(8)
+    observation = client(model.train(training), images, 1)
+    residual = MembershipTest.of(observation, Knowledge()).residual(images)
+    assert spans_images(observation) is not training
+    assert training or spanned(residual) == 8
+
+
 def test_without_outsiders_two_groups_are_told_apart_and_no_rate_is_claimed():
     (said,) = membership_words(residuals(1.5, 20.0, 0.2, 26.0), None, 2)
     assert said.startswith("2 of 4 candidates look like members: their scores are 20.00 to 26.00, all others' at most")
     assert "1.50" in said and "how many of them are false alarms is not known" in said
     (said,) = membership_words(residuals(1.5, 1.2, 0.9), None, 2)
-    assert "form no two groups" in said
+    assert "form no two groups" in said and "give them with --public" in said
     (said,) = membership_words(residuals(9.0, 8.9, 8.8, 0.1), None, 2)  # a gap below more than there can be
     assert "form no two groups" in said

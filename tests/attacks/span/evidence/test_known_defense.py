@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.update.intervals import seen_compression
@@ -142,10 +143,30 @@ def test_idle_units_are_no_entries_left_out(make):
     assert seen_compression(client(make(), digits(1), 1), Knowledge()) is None
 
 
+def test_biases_ahead_of_batch_norm_that_rounding_moved_are_no_entries_left_out():
+    """Black pixels leave a third of the first layer where it was."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 10)).train()
+    seen = client(model, digits(2, mean=0.0), 1)
+    delta = seen.delta()
+    assert 0 < (delta["1.bias"] == 0).double().mean() < 1 and (delta["1.weight"] == 0).double().mean() > 0.2
+    assert seen_compression(seen, Knowledge()) is None
+
+
 def test_changes_that_sixteen_bits_round_off_were_not_left_out():
     model = mlp(256).bfloat16()
     reason = run(client(model, digits(8).bfloat16(), lr=0.01)).warnings[0]
-    assert "entries are 0, as where parameters are trained in 16 bits, which round them off" in reason
+    assert "parameters came back in bfloat16, whose rounding hides the update: say --know significant_bits=8" in reason
+
+
+def test_what_is_named_for_parameters_in_bfloat16_reads_them():
+    images = digits(6)
+    seen = client(mlp(256), images)
+    final = {name: value.bfloat16().float() for name, value in seen.final.items()}
+    seen = Observation(seen.model, ((seen.initial, final),), seen.input_shape)
+    found = run(seen)
+    assert not len(found.images) and "say --know significant_bits=8" in found.warnings[0]
+    assert (nearest(images, run(seen, Knowledge(significant_bits=8))) < 0.5).all()  # digits are 2.5 to 4 apart
 
 
 def test_what_means_of_clients_round_is_not_left_out():
