@@ -120,17 +120,8 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         found = acceptance.reported(
             self.observation.input_shape, evidence.warnings, pixel_mean=self.knowledge.pixel_mean or ()
         )
-        number = None if evidence.batch else evidence.count or found.num_features or None
-        found = replace(found, num_inferred=number)
-        if evidence.count is not None or evidence.refusal is not None:
-            return found
-        said = "several local steps: the number of images is that of the maps that were accepted"
-        if evidence.batch:
-            said = f"several local steps on {evidence.batch} images each: the maps are those of the first, if any"
-        elif not found.num_features:
-            most = evidence.network.most_images
-            said = f"several local steps or more images than {most}, as the rank shows no number of them"
-        return replace(found, warnings=(*found.warnings, said))
+        number, said = _number(evidence, found.num_features)
+        return replace(found, num_inferred=number, warnings=(*found.warnings, *said))
 
     def _inverted(self, evidence: MapUpdate, maps: Tensor, generator: torch.Generator, progress: Progress) -> Inverted:
         """Find images with these maps at the parameters at which they were found; black ones with residuals of NaN
@@ -153,6 +144,23 @@ class MapVariant(Variant[MapUpdate, MapCandidates]):
         known = self.knowledge
         bounds = None if known.pixel_mean is None else known.input_bounds(like)
         return PixelSpace(self.observation.input_shape, bounds)
+
+
+def _number(evidence: MapUpdate, found: int) -> tuple[int | None, tuple[str, ...]]:
+    """Return (N as far as the rank and the number of maps found tell it, what to say of it)."""
+    if evidence.refusal is not None:
+        return found or None, ()
+    if evidence.count is not None:
+        # several steps add as many patches again, where all stand above rounding and no BatchNorm counts steps
+        if not 0 < found < evidence.count or evidence.count % found:
+            return evidence.count, ()
+        return None, (f"the rank is that of {evidence.count} images, or of {found} in {evidence.count // found} steps",)
+    if evidence.batch is not None:
+        return None, (f"several local steps on {evidence.batch} images each: maps are sought of the first step's",)
+    if found:
+        return found, ("several local steps: the number of images is that of the maps that were accepted",)
+    most = evidence.network.most_images
+    return None, (f"several local steps or more images than {most}, as the rank shows no number of them",)
 
 
 def _tells(evidence: MapUpdate, candidates: MapCandidates) -> bool:

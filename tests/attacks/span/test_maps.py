@@ -137,6 +137,18 @@ def test_one_image_is_found_and_a_length_that_normalization_takes_out_is_that_of
     assert torch.cosine_similarity(maps, found.features.flatten(1)).item() > 0.999
 
 
+def test_two_steps_on_one_image_are_not_called_one_step_on_two():
+    """The patches of both steps stand above rounding: 32 rows, as of two images."""
+    images = digits(1).view(1, *SHAPE)
+    model = plain(norm=lambda channels: nn.GroupNorm(4, channels))
+    found = attacked(model, trained(model, images, torch.arange(1), steps=2, rate=0.2))
+    with torch.no_grad():
+        maps = model[:3](images).flatten(1)
+    assert found.facts["rank"] == 32 and len(found.features) == 1 and found.num_inferred is None
+    assert torch.cosine_similarity(maps, found.features.flatten(1)).item() > 0.999
+    assert "the rank is that of 2 images, or of 1 in 2 steps" in found.warnings
+
+
 def test_random_rows_of_the_same_rank_give_nothing():
     model = calibrated(plain(), digits(60).view(60, *SHAPE))
     generator = torch.Generator().manual_seed(0)
