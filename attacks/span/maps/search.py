@@ -104,9 +104,8 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
     bound = MAP_SEARCH.accepting_share * _least_wrong(update, by_chance, decoys)
     space = _Space(basis, float(decoys.flatten(1).norm(dim=1).mean()), bound)
-    points, residual, way = _first_batch(update, space, generator, progress)
-    if not len(points):
-        points, residual, way = _one_by_one(update, space, generator, progress)
+    find = _one_by_one if update.batch is None else _first_batch
+    points, residual, way = find(update, space, generator, progress)
     if update.count is not None and len(points) > update.count:  # one of these is nobody's
         bound = min(bound, MAP_SEARCH.accepting_share * float(residual[update.count]))
     maps = (points @ basis.double()).view(-1, *update.network.shape).float()
@@ -122,7 +121,7 @@ def _first_batch(
     normalized by their own statistics, of which running ones only tell a mean over all batches."""
     exact, basis = update.on_the_way(0.0).to(torch.float64), space.basis.double()
     together = replace(exact, network=replace(exact.network, batched=True))
-    for done in range(MAP_SEARCH.batches if update.batch and len(basis) else 0):
+    for done in range(MAP_SEARCH.batches if len(basis) else 0):
         progress(done, MAP_SEARCH.batches, math.nan)
         starts = normalize(torch.randn(update.batch or 0, len(basis), generator=generator).to(basis))
         with normalizing_batches(update.network.model):
