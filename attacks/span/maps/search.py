@@ -121,17 +121,21 @@ def _first_batch(
     normalized by their own statistics, of which running ones only tell a mean over all batches."""
     exact, basis = update.on_the_way(0.0).to(torch.float64), space.basis.double()
     together = replace(exact, network=replace(exact.network, batched=True))
+    count, kept = update.batch or 0, basis.new_zeros(0, len(basis))
     for done in range(MAP_SEARCH.batches if len(basis) else 0):
         progress(done, MAP_SEARCH.batches, math.nan)
-        starts = normalize(torch.randn(update.batch or 0, len(basis), generator=generator).to(basis))
+        drawn = torch.randn(count - len(kept), len(basis), generator=generator).to(basis)
         with normalizing_batches(update.network.model):
-            points = _polished(together, basis, space.size * starts, space.size)
+            points = _polished(together, basis, torch.cat([kept, space.size * normalize(drawn)]), space.size)
             residual = rho(together, points @ basis)
-        if float(residual.max()) < space.bound and len(_best_distinct(points, residual, len(points))) == len(points):
+        kept = points[_best_distinct(points, residual, count)]
+        if len(kept) == count and float(residual.max()) < space.bound:
             # their own statistics say nothing of how long they are: running ones say what they are on the way
             lengths = torch.logspace(-1, 1, 49).to(basis) * space.size / points.norm(dim=1).mean()
             fits = points.new_tensor([float(rho(exact, one * points @ basis).sum()) for one in lengths])
             return lengths[fits.argmin()] * points, residual, 0.0
+        # most ends have two points on one image's map: one of them is drawn anew
+        kept = kept if len(kept) < count else kept[:0]
     return basis.new_zeros(0, len(basis)), basis.new_zeros(0), 0.0
 
 
