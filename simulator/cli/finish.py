@@ -9,11 +9,10 @@ import pandas as pd
 from simulator.cli.output import CommandResult, draw, here, out, records, say
 from simulator.reports import tables
 from simulator.reports.benchmark_advice import advice, benchmark_verdict, untrained
-from simulator.reports.benchmark_table import EQUAL, TABLE, benchmark_table, write_equal_utility
+from simulator.reports.benchmark_table import EQUAL, TABLE, write_benchmark, write_equal_utility
 from simulator.reports.gate import Limit, judge
 from simulator.reports.screen import client_table, full_table, granted_lines, verdict_lines, worst_rows
 from simulator.reports.verdict import Verdict, verdict
-from simulator.results.disk import write_atomically
 from simulator.run_errors import DiskError, NoResult, RowsWithoutResult, RunError
 from simulator.rundir.exposure_rows import are_told
 from simulator.rundir.run import Run
@@ -41,8 +40,7 @@ def finish_run(run_dir: Path, with_page: bool, show_all: bool, limits: Sequence[
 def finish_benchmark(run_dir: Path, with_page: bool, show_all: bool, limits: Sequence[Limit] = ()) -> CommandResult:
     """Write the tables of a benchmark, and print them and the verdict."""
     record = Run(run_dir)
-    table = benchmark_table(record)
-    write_atomically(run_dir / TABLE, table.to_csv(index=False))
+    table = write_benchmark(record)
     equal = write_equal_utility(record, table)
     if with_page:
         from simulator.reports.page.pages import write_benchmark_report  # likewise

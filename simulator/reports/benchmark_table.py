@@ -98,9 +98,15 @@ USUAL = ("span", "ntk", "gradient_matching")  # wherever anything is known to re
 LONGEST_REASON = 100  # letters
 
 
+def write_benchmark(record: Run) -> pd.DataFrame:
+    """Write benchmark.csv of a finished run: a row per defense × attack × threat model × target × attacked round."""
+    table = benchmark_table(record)
+    write_atomically(record.path / TABLE, table.to_csv(index=False))
+    return table
+
+
 def benchmark_table(record: Run) -> pd.DataFrame:
-    """Return a row per defense × attack × threat model × target × attacked round of a finished run, with leakage,
-    utility and ε of that round.
+    """Return the table that the schema declares, each row with leakage, utility and ε of one round.
 
     Rows are grouped by attack label. An adaptive attack without a label of its own takes the label of its non-adaptive
     twin; `adaptive` tells them apart. Each seed counts once: its value is the mean over clients. Clients that a defense

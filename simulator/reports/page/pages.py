@@ -87,7 +87,7 @@ def write_report(run_dir: Path, say: Say = print) -> None:
 
 
 def write_benchmark_report(run: Run, table: pd.DataFrame, equal: pd.DataFrame, say: Say = print) -> None:
-    """Do the same for a benchmark. table, equal: benchmark.csv and equal_utility.csv."""
+    """Do the same for a benchmark. table, equal: what `write_benchmark` and `write_equal_utility` returned."""
     write_atomically(run.path / PAGE, render(benchmark_page(run, table, equal, draw_benchmark(run, table, say), say)))
 
 
