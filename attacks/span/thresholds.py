@@ -472,6 +472,7 @@ class MAP_SEARCH(Thresholds):
     search_of_differences: Descent = Descent(400, 0.1)  # where the span is one of differences of patches
     rounds: int = 4  # searches at most, while images are missing
     batches: int = 24  # tries for a whole batch: of four images 2 or 3 ended at the private maps, of eight 4 to 10
+    exact: float = 1e-3  # of the bound on ρ, below which such a batch is accepted: right ones 1e-6, others 1 and more
     barren: int = 2  # in a row without a new map, after which a search ends that does not know how many there are
     # cosine with a map that was found, above which half of the later points are kept away. Chosen on one client of 5
     # images, whose maps have up to 0.84 with each other: 8 of 8 searches find the last map; at 0.6 7 of 8 did, and

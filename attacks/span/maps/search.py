@@ -104,7 +104,8 @@ def find_maps(update: MapUpdate, decoys: Tensor, generator: torch.Generator, pro
     by_chance = rho(update, decoys.flatten(1) @ basis.T @ basis if len(basis) else decoys.flatten(1))
     bound = MAP_SEARCH.accepting_share * _least_wrong(update, by_chance, decoys)
     space = _Space(basis, float(decoys.flatten(1).norm(dim=1).mean()), bound)
-    find = _one_by_one if update.batch is None else _first_batch
+    # where more maps have such patches than there are, those of a batch are not determined
+    find = _first_batch if update.batch and len(basis) <= update.ranks[0] else _one_by_one
     points, residual, way = find(update, space, generator, progress)
     if update.count is not None and len(points) > update.count:  # one of these is nobody's
         bound = min(bound, MAP_SEARCH.accepting_share * float(residual[update.count]))
@@ -129,13 +130,14 @@ def _first_batch(
             points = _polished(together, basis, torch.cat([kept, space.size * normalize(drawn)]), space.size)
             residual = rho(together, points @ basis)
         kept = points[_best_distinct(points, residual, count)]
-        if len(kept) == count and float(residual.max()) < space.bound:
+        worst = float(residual.max())
+        if len(kept) == count and worst < MAP_SEARCH.exact * space.bound:
             # their own statistics say nothing of how long they are: running ones say what they are on the way
             lengths = torch.logspace(-1, 1, 49).to(basis) * space.size / points.norm(dim=1).mean()
             fits = points.new_tensor([float(rho(exact, one * points @ basis).sum()) for one in lengths])
             return lengths[fits.argmin()] * points, residual, 0.0
-        # most ends have two points on one image's map: one of them is drawn anew
-        kept = kept if len(kept) < count else kept[:0]
+        # most ends have two points on one image's map: one of them is drawn anew; some have not come to an end
+        kept = kept if len(kept) < count or worst < space.bound else kept[:0]
     return basis.new_zeros(0, len(basis)), basis.new_zeros(0), 0.0
 
 

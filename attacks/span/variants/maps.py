@@ -190,7 +190,7 @@ def _vetoed(evidence: MapUpdate, candidates: MapCandidates) -> str:
         )
     if not math.isfinite(candidates.bound):
         return f"nothing returned: {second!r} is fed the same whatever map {first!r} is fed (single pixels?)"
-    if evidence.batch is not None:
+    if evidence.batch is not None and not len(candidates.maps):
         return f"nothing returned: no maps of a batch of {evidence.batch} were found that explain all of {second!r}"
     lowest = float(candidates.residual[0]) if len(candidates.residual) else math.nan
     return f"nothing returned: the lowest ρ of a map is {lowest:.2g}, and has to be below {candidates.bound:.2g}"
