@@ -156,7 +156,7 @@ def _number(evidence: MapUpdate, found: int) -> tuple[int | None, tuple[str, ...
             return evidence.count, ()
         return None, (f"the rank is that of {evidence.count} images, or of {found} in {evidence.count // found} steps",)
     if evidence.batch is not None:
-        return None, (f"several local steps on {evidence.batch} images each: maps are sought of the first step's",)
+        return None, (f"several local steps on {evidence.batch} images each, the same or others",)
     if found:
         return found, ("several local steps: the number of images is that of the maps that were accepted",)
     most = evidence.network.most_images
