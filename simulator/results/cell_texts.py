@@ -50,7 +50,8 @@ def recovered(row: "pd.Series", column: Column) -> str:
         return f"{row['recovered']} of {row['num_private']}"
     rows = row.to_frame().T.reindex(columns=JUDGED).apply(pd.to_numeric).astype("float64")
     found = num_found(rows).where(likely_right(rows), 0.0).iloc[0]
-    if not row["num_reconstructed"] and not is_missing(held := row.get("num_held")) and held:
+    returned, held = row["num_reconstructed"], row.get("num_held")
+    if not is_missing(returned) and not returned and not is_missing(held) and held:
         return f"{held:.0f} held"
     return f"{found:.0f} found" if found else f"{row['num_reconstructed']} doubtful"
 

@@ -45,7 +45,19 @@ class Block:
         rank, state = self.images * self.positions, dict(model.state_dict())
         sizes = (self.side, self.side), (self.side // 2, self.side // 2)
         spans = [self._span(network.convolution(name), rank, size) for name, size in zip("03", sizes, strict=True)]
-        return MapUpdate(network, state, state, state, *spans, self.images, (rank, rank), False, 0.0)
+        return MapUpdate(
+            network=network,
+            sent=state,
+            returned=state,
+            seen=state,
+            holds=spans[0],
+            tests=spans[1],
+            count=self.images,
+            batch=None,
+            ranks=(rank, rank),
+            training_mode=False,
+            left=0.0,
+        )
 
     def _span(self, layer: nn.Conv2d, rank: int, size: tuple[int, int]) -> PatchSpan:
         rows = torch.linalg.qr(torch.randn(layer.weight[0].numel(), rank))[0].T
