@@ -380,6 +380,9 @@ class TOKENS(Thresholds):
     own: float = 0.1  # of a token's size, by which an image may miss it: right ones up to 0.013, others' 0.4
     exact: float = 1e-9  # misses nothing: of a token's size, or of a photograph's
     unknowns: int = 4000  # of an image, for which equations are solved
+    # of what an image's tokens are by its unknowns: of 4×4 patches, 4e7 took one client of six half an hour of a core,
+    # and gave nothing; of 8×8 patches 1e7 take some minutes
+    derivatives: int = 20_000_000
     certain: float = 0.01  # error to be expected of a pixel, to the deviation of pixels
 
 

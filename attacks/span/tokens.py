@@ -69,6 +69,11 @@ class TokenImages:
     mixed: Tensor
     decoys: Tensor
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers the tokens of an image are."""
+        return self.layers.count * len(self.state[self.embedding.weight])
+
     def images(self, points: Tensor) -> Tensor:
         """Return images (M, C, H, W) by their points (M, P, q) in the space."""
         return self.embedding.images(self.space.patches(points), self.shape)

@@ -468,16 +468,19 @@ ROWS: dict[str, Callable[[Tensor, Tensor], Row]] = {
     },
     "one image through the quickstart CNN": quickstart_image,
     "trained quickstart CNN, N = 8": lambda x, y: trained_quickstart(8, x, y),
-    "MobileNetV2's blocks, maps, N = 2": lambda x, y: bottlenecks(2, x, y),
+    **{f"MobileNetV2's blocks, maps, N = {n}": lambda x, y, n=n: bottlenecks(n, x, y) for n in (2, 4)},
     "strided CNN, N = 5": lambda x, y: maps(Strided(), 5, x, y, 1, 0.02),
     "strided CNN, 4 steps, N = 5": lambda x, y: maps(Strided(), 5, x, y, 4, 0.002),
     "half a ResNet-18 with GroupNorm, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 1, 0.01),
     "half a ResNet-18 with GroupNorm, N = 8": lambda x, y: maps(group_norm_resnet(), 8, x, y, 1, 0.01),
     "half a ResNet-18 with GroupNorm, 4 steps, N = 4": lambda x, y: maps(group_norm_resnet(), 4, x, y, 4, 0.002),
-    "half a VGG-11 with BatchNorm, 4 steps, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 4, 0.002),
-    "half a VGG-11 with BatchNorm, 4 steps, N = 8": lambda x, y: maps(vgg11(), 8, x, y, 4, 0.002),
-    "half a VGG-11 with BatchNorm, N = 4": lambda x, y: maps(vgg11(), 4, x, y, 1, 0.01),
+    **{
+        f"half a VGG-11 with BatchNorm, 4 steps, N = {n}": lambda x, y, n=n: maps(vgg11(), n, x, y, 4, 0.002)
+        for n in (4, 8)
+    },
+    **{f"half a VGG-11 with BatchNorm, N = {n}": lambda x, y, n=n: maps(vgg11(), n, x, y, 1, 0.01) for n in (4, 8)},
     **{f"ConvNeXt, N = {n}": lambda x, y, n=n: maps(ConvNeXt(), n, x, y, 1, 0.01) for n in (4, 8)},
+    "ConvNeXt, 4 steps, N = 4": lambda x, y: maps(ConvNeXt(), 4, x, y, 4, 0.002),
     "small VGG, N = 4": lambda x, y: told_features(small_vgg(), 4, x, y),
 }
 PRETRAINED: dict[str, tuple[int, LocalTraining]] = {  # clients of a trained ResNet-18

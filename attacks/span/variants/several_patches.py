@@ -53,11 +53,12 @@ class TokenUpdate:
     @property
     def refusal(self) -> Refusal | None:
         """Why there is nothing to search."""
-        unknowns = math.prod(self.images.space.shape)
-        if self.count is not None and unknowns > TOKENS.unknowns:
+        unknowns, numbers = math.prod(self.images.space.shape), self.images.numbers
+        most = min(TOKENS.unknowns, TOKENS.derivatives // numbers)
+        if self.count is not None and unknowns > most:
             return Refusal(
                 f"nothing returned: patches of {self.count} images leave {unknowns} unknowns an image, and at most "
-                f"{TOKENS.unknowns} are solved for"
+                f"{most} are solved for where its tokens are {numbers} numbers"
             )
         if self.count is not None:
             return None

@@ -1,5 +1,6 @@
 """Several images of a client that trains a vision transformer for one step, and one behind fixed positions."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -168,11 +169,17 @@ def test_tokens_of_another_image_are_left_out_if_they_are_few(two, foreign, whos
 
 
 def test_more_unknowns_than_are_solved_for_are_refused_before_the_search(two):
+    """Nor where a step would take minutes, as of many small patches."""
     evidence, _ = two
     space = replace(evidence.images.space, base=torch.zeros(TOKENS.unknowns, 32))
     refusal = replace(evidence, images=replace(evidence.images, space=space)).refusal
     assert evidence.refusal is None
     assert f"leave {16 * TOKENS.unknowns} unknowns an image, and at most {TOKENS.unknowns}" in refusal.reason
+    assert math.prod(evidence.images.space.shape) * evidence.images.numbers <= TOKENS.derivatives
+    slow = replace(evidence.images.space, base=torch.zeros(64, 48), directions=torch.eye(48))
+    of_small_patches = replace(evidence.images, space=slow, layers=replace(evidence.images.layers, count=130))
+    refusal = replace(evidence, images=of_small_patches).refusal
+    assert f"at most {TOKENS.derivatives // (130 * WIDTH)} are solved for" in refusal.reason
 
 
 def test_crowded_tokens_are_grouped_first(two):
