@@ -196,10 +196,11 @@ def test_reasons_are_told_without_names_of_the_code():
 
 
 def test_an_attack_that_gave_up_is_counted_among_its_own_cases():
-    """One of two cases of span, of five attacks in all."""
+    """One of three cases of span, of six attacks in all: features are a result."""
     gave_up = {"num_reconstructed": 0, "detail": "nothing returned: too many images"}
-    rows = table(gave_up, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
-    assert any(line.startswith("Attack 'span' gave up in 1 of 2 cases, ") for line in verdict(rows).of("tried"))
+    features = gave_up | {"num_features": 8, "round": 2}
+    rows = table(gave_up, features, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
+    assert any(line.startswith("Attack 'span' gave up in 1 of 3 cases, ") for line in verdict(rows).of("tried"))
 
 
 def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth():
@@ -277,6 +278,13 @@ def test_numbers_that_differ_between_rows_are_said_from_the_least_to_the_largest
     rows = [recovered(8, detail=remark.format(1, *numbers)) for numbers in ((20, 0.5), (200, 0.01), (60, 0.5))]
     (line,) = (line for line in verdict(table(*rows)).of("caveats") if "280" in line)
     assert line == "In 3 rows: 280 are given, and row_1 has 20 to 200 at p = 0.01 to 0.5."
+
+
+def test_classes_that_differ_between_rows_are_no_range():
+    """A newcomer's case: "their classes: 3 to 8, 7 to 9" of clients of 5 and 7, 8 and 8, and 3 and 9."""
+    details = (f"of 2 images, and their classes: {classes} (nothing else)" for classes in ("5, 7", "8, 8", "3, 9"))
+    (line,) = (line for line in verdict(table(*({"detail": own} for own in details))).of("caveats") if "their" in line)
+    assert line == "In 3 rows: of 2 images, and their classes, in the column `detail` (nothing else)."
 
 
 def test_a_cut_remark_ends_in_a_whole_word():
@@ -615,7 +623,7 @@ def test_an_attack_of_the_users_own_is_not_said_to_be_untried():
 
 def test_remedies_say_that_they_were_measured_on_an_mlp():
     *_, how = verdict(table({"recovered": 8})).of("next")
-    assert how.startswith("These figures are of an MLP on digits, five seeds (one for images")
+    assert how.startswith("These figures are of an MLP on digits, one to ten seeds. For another network")
 
 
 def test_the_remedy_that_lets_least_through_is_the_first_and_counts_what_an_eye_would_know():
