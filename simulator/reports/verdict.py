@@ -228,7 +228,11 @@ def _of_others(good: pd.DataFrame) -> str:
 
 
 def _reasons(own: pd.DataFrame, words: str) -> list[str]:
-    return [f"{_attacks(own)} {words} in {counted(n, 'case')}: {text}" for text, n in said(own)[:MOST]]
+    return [
+        f"attack {attack!r} {words} in {counted(n, 'case')}: {text}"
+        for attack, rows in own.groupby("attack", sort=False)
+        for text, n in said(rows)
+    ][:MOST]
 
 
 def _gave_up(good: pd.DataFrame) -> list[str]:

@@ -295,20 +295,30 @@ def test_a_cut_remark_ends_in_a_whole_word():
     assert f"{'a' * 138} …" in leakage_grid(table({"detail": remark})).cells()["remarks"]
 
 
+def test_nobody_loses_images_to_a_baseline_that_does_not_look_at_the_update():
+    """A newcomer's case: a grey picture among 108 lies within 20 dB of the mean image, and of no other's (p = 0.01)."""
+    near = recovered(1, floor_recovered_fraction=0.0, null_recovered_p=0.01, null_held_p=0.01)
+    found = verdict(table(near | {"attack": "mean_image"}))
+    assert found.level == "nothing shown" and found.headline.startswith("No more than chance was shown to leak")
+    assert verdict(table(near)).level == "partly exposed"
+
+
 def test_what_was_not_tried_failed_or_ran_out_of_time_is_said_with_its_reason():
     rows = table(
         recovered(8), {"status": "skipped", "detail": "secure aggregation: the sum only"},
+        {"status": "skipped", "attack": "kkt", "detail": "left for want of time"},
         {"status": "timeout", "attack": "ntk", "detail": "no result within adversary.timeout = 3 s"},
         {"status": "failed", "attack": "ntk", "detail": "RuntimeError: out of cheese"},
     )  # fmt: skip
     said = verdict(rows).of(*LIMITS)
     assert "Attack 'span' not tried in 1 case: secure aggregation: the sum only." in said
+    assert "Attack 'kkt' not tried in 1 case: left for want of time." in said  # of each its own reason
     assert "Attack 'ntk' out of time in 1 case: no result within adversary.timeout = 3 s." in said
     broke = (
         "Attack 'ntk' broke in 1 of 2 cases, and what it would show there is not known: RuntimeError: out of cheese."
     )
     assert verdict(rows).of("broke") == [broke]
-    assert "Not tried: attacks gradient_matching and kkt; threat models observer and history." in said
+    assert "Not tried: attack gradient_matching; threat models observer and history." in said
     told, alike = "an attack told the defense (`adaptive: true`", {"defense": "noise"}
     assert told not in str(said) and told in str(verdict(table(alike)).of("caveats"))
     assert told not in str(verdict(table(alike, alike | {"adaptive": True})).of("caveats"))
