@@ -25,6 +25,7 @@ SIGN_BITS, MOST_SEEN_BITS = 2, 8  # of levels that are looked for: signs and 0 f
 INWARD_SHARE = 0.01  # of the way from an interval's nearest point to its middle: so far estimates are drawn inwards
 BIASES_LEFT_OUT = 0.05  # share of the units that moved
 MOST_KEPT = 0.9  # of the entries; keys of attention have biases that do not move beside weights that do
+RESTS = 1e-6  # of a unit's weights: what sums in float32 change is 1e-7 of them
 FEW_KEPT = 0.05  # units that one image leaves inactive, and its black pixels, leave a fifth
 HALVES = {torch.bfloat16: 8, torch.float16: 11}  # their significant bits, the coarser first
 TRACY_WIDOM_99 = 2.02  # 99 % quantile of the Tracy-Widom law of order one
@@ -94,14 +95,20 @@ def has_biases_left_out(update: Tensor) -> bool:
     return bool((moved[:, -1] == 0).float().mean() > BIASES_LEFT_OUT)
 
 
-def _leaves_entries_out(delta: State) -> bool:
+def _leaves_entries_out(delta: State, returned: State) -> bool:
     """Return whether it shows in any layer. One whose biases all stayed may be frozen, or have BatchNorm behind it,
-    which leaves them rounding alone."""
+    which leaves them rounding alone. So does a mean of several clients of units that rest in all of them."""
     weights = [name for name, value in delta.items() if name.endswith("weight") and value.dim() > 1]
     biases = {name: delta.get(f"{name.removesuffix('weight')}bias", torch.zeros(1)) for name in weights}
     moved = {name: bias for name, bias in biases.items() if bias.norm() > ROUNDING * delta[name].norm()}
-    layers = [(delta[name].flatten(1), bias[:, None]) for name, bias in moved.items()]
-    return any(has_biases_left_out(torch.cat(layer, 1)) for layer in layers if len(layer[0]) == len(layer[1]))
+    for name, bias in moved.items():
+        if len(bias) != len(delta[name]):  # a transposed convolution
+            continue
+        layer = torch.cat([delta[name].flatten(1), bias[:, None]], 1)
+        at_rest = layer.norm(dim=1) <= RESTS * returned[name].flatten(1).to(layer).norm(dim=1)
+        if has_biases_left_out(layer.masked_fill(at_rest[:, None], 0)):
+            return True
+    return False
 
 
 def seen_compression(observation: Observation, knowledge: Knowledge) -> str | None:
@@ -120,7 +127,7 @@ def seen_compression(observation: Observation, knowledge: Knowledge) -> str | No
             seen = f"parameters came back in {str(half).removeprefix('torch.')}, whose rounding hides the update"
             field, value = "significant_bits", HALVES[half]
         elif share > MOST_KEPT or not (
-            share < FEW_KEPT or _leaves_entries_out(delta)
+            share < FEW_KEPT or _leaves_entries_out(delta, observation.final)
         ):  # one step of Adam looks as signs do
             return None
         else:

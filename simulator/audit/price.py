@@ -180,4 +180,6 @@ def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:
     names = ", ".join(dict.fromkeys(rest.attack))
     beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
     left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"
+    if unknown and price < 1:  # what membership of candidates costs beside a baseline is not in its seconds
+        return f"{left}: how long they take is not known, as none of {', '.join(unknown)} has ended"
     return f"{left}: about {clock(price)} by the clock, {how}{beside}"

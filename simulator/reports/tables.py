@@ -15,7 +15,6 @@ from rich.table import Table
 from attacks.interface.errors import InputError
 from simulator.reports.benchmark_table import LEAK, NONE, strongest
 from simulator.reports.verdict_words import at_worst, told_briefly, viewer
-from simulator.results.cell_texts import EXPLAINED, TESTED
 from simulator.results.columns import COUNT, INTEGER, NUMBER, Column
 from simulator.results.keys import owner
 from simulator.results.schema import EQUAL_UTILITY, LEAKAGE, benchmark
@@ -33,10 +32,9 @@ FLOOR = (
     "their mean)."
 )
 FOUND = (
-    f"found: images that leave less than {EXPLAINED:.0%} of the update unexplained, if it has more numbers than they "
-    f"have pixels, or less than {TESTED:.0%} where they passed the attack's own test, more where the update shows more "
-    "images; held: what an attack with such a test has and is not sure of; doubtful: others. Nobody compared them "
-    "with the truth."
+    "found: images that explain so much of the update that they are very likely right (how much, says "
+    "docs/howto/audit_in_full.md); held: images that the attack has and is not sure of; doubtful: all others. Nobody "
+    "compared them with the truth."
 )
 BENCHMARK_LEGEND = (
     "recovered: of private images, by the attack that has most in the last attacked round (*: told the "

@@ -228,12 +228,17 @@ def _of_others(good: pd.DataFrame) -> str:
 
 
 def _reasons(own: pd.DataFrame, words: str) -> list[str]:
-    return [f"{_attacks(own)} {words} in {counted(n, 'case')}: {text}" for text, n in said(own)[:MOST]]
+    return [
+        f"attack {attack!r} {words} in {counted(n, 'case')}: {text}"
+        for attack, rows in own.groupby("attack", sort=False)
+        for text, n in said(rows)
+    ][:MOST]
 
 
 def _gave_up(good: pd.DataFrame) -> list[str]:
-    """Name attacks that looked at an update and returned nothing."""
-    own = good[good.detail.str.contains(GAVE_UP, regex=False, na=False) & (good.num_reconstructed == 0)]
+    """Name attacks that looked at an update and returned nothing, no features either."""
+    nothing = (good.num_reconstructed == 0) & ~(good.num_features > 0)
+    own = good[good.detail.str.contains(GAVE_UP, regex=False, na=False) & nothing]
     if own.empty:
         return []
     reasons = said(own.assign(detail=own.detail.str.extract(f"{GAVE_UP}([^;]*)", expand=False)))

@@ -101,6 +101,8 @@ def said(rows: pd.DataFrame) -> list[tuple[str, int]]:
 def _merged(texts: Sequence[str]) -> str:
     """Return one text for texts that differ in numbers alone: 20, 200 and 60 images are 20 to 200. Where they differ in
     a name, the first."""
+    if len(set(texts)) > 1:  # classes are names, not amounts
+        texts = [re.sub(r"their classes: [\d, ]+\d", "their classes, in the column `detail`", text) for text in texts]
     parts = [re.split(NUMBER, text) for text in dict.fromkeys(texts)]
     if len({tuple(own[::2]) for own in parts}) > 1:
         return texts[0]
@@ -209,14 +211,14 @@ AGAINST = {  # what is exposed: what hinders it, what lets least through first
 }
 FIGURES = {
     "images": "share of images left in our benchmark (undefended 1.00)",
-    "features": "share of images left in our benchmark (undefended 1.00; features were not measured)",
+    "features": "which our benchmark did not measure, share of images left there (undefended 1.00)",
     "members": "AUC left in our benchmark (undefended 1.00)",
     "classes": "share of images counted in a wrong class in our benchmark (undefended 0.13, by a guess 0.53)",
 }
 HOW = (
-    "these figures are of an MLP on digits, five seeds (one for images that only an eye would know, ten for classes), "
-    "and of another network or other data only say which to try first: `fedspill benchmark` compares defenses, and "
-    "docs/howto/defense.md says how to choose, and what differential privacy costs"
+    "these figures are of an MLP on digits, one to ten seeds. For another network or other data they only say which "
+    "defense to try first: `fedspill benchmark` compares them, and docs/howto/defense.md says how to choose, and what "
+    "differential privacy costs"
 )
 
 

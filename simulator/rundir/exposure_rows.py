@@ -19,6 +19,7 @@ HELPERS = (  # columns that are neither of the schema nor swept
     *("cell", "panel", "who", "scored", "best", "measure", "of", "share", "sure", "chance", "explained", "guessed"),
     *("tells_members", "tells_candidates", "setting"),
 )
+BLIND = ("mean_image", "random_public")  # baselines that return the same whatever was sent: nobody loses images to them
 HISTORIES = ("history", "server_history")  # threat models that keep all rounds
 EXPOSED = 0.5  # share of a client's private images
 TELLS, TELLS_SURELY = 0.6, 0.9  # AUC from which on members are told from others
@@ -171,4 +172,4 @@ def _explained(rows: pd.DataFrame, name: str) -> pd.Series:
     told_by_class = beats_chance(p).where(p.notna(), ~beaten_by(f"class_floor_{fraction}_fraction"))
     found = pd.Series("", index=rows.index, dtype="object").mask(~told_from_others, "others")
     found = found.mask(rows.class_floor_leakage.notna() & ~told_by_class, "classes")
-    return found.mask(beaten_by(f"floor_{fraction}_fraction"), "floor")
+    return found.mask(beaten_by(f"floor_{fraction}_fraction") | rows.attack.isin(BLIND), "floor")

@@ -80,9 +80,11 @@ class FeatureVariant(Variant[FeatureUpdate, FeatureSearch]):
         }
         reason = None
         if not len(found.images):
-            demanded = f"one image has to have less than {bounds.residual:.2g} and {bounds.gradient:.2g}"
-            best_of = f"nothing returned: of {candidates.tried} candidates the best has"
-            reason = f"{best_of} ρ {best.residual:.2g} and λ {best.gradient:.2g}, where {demanded}"
+            reason = (
+                f"nothing returned: none of {candidates.tried} candidates passes both tests: their least ρ is "
+                f"{best.residual:.2g} (below {bounds.residual:.2g} is asked), their least λ {best.gradient:.2g} "
+                f"(below {bounds.gradient:.2g})"
+            )
             if not candidates.tried:
                 reason = "nothing returned: the search found no candidate"
         if candidates.undetermined:

@@ -245,8 +245,9 @@ class LastLayerVariant(Variant[SoftmaxUpdate, Fed]):
         if self.of_pixels:
             missing = None if len(fed) == evidence.count else f"{len(fed)} of {evidence.count} images found"
             return Acceptance(fed, fed.new_zeros(len(fed)), missing, facts=facts)
-        found = f"what {name!r} was fed of {len(fed)} of {evidence.count} images was found, and their classes: "
-        reason = f"no image is returned: {found}{', '.join(map(str, classes))}; {self.others}"
+        found = f"what {name!r} was fed of {len(fed)} images was found, where its update has rank {evidence.count}"
+        known = f"and their classes: {', '.join(map(str, classes))}"
+        reason = f"no image is returned: {found}, {known} ({self.others})"
         return Acceptance(nothing, nothing, reason, facts=facts, features=fed)
 
     def report(self, evidence: SoftmaxUpdate, acceptance: Acceptance) -> Reconstruction:

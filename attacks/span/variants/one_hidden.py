@@ -225,12 +225,12 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
 
     def _at_another_size(self, evidence: PixelEvidence, images: Tensor, every: Tensor | None) -> Tensor:
         """Return which images (M, in) leave much less of their features outside the output layer's row space if they
-        and the 1 beside their features had other sizes, (M,) bool. Of more images than it has rows: what all of them,
-        `every` (N, in), leave of these."""
+        and the 1 beside their features had other sizes, (M,) bool, in the first round. Of more images than it has
+        rows: what all of them, `every` (N, in), leave of these."""
         layers, sizes = evidence.defense.layers, ONE_HIDDEN.sizes
         change = layers.second[0]
         rows = torch.linalg.svd(change, full_matrices=False)[2][: evidence.count]
-        test = SpanTest(layers.fed[0], rows[None], self.network.activate)
+        test = SpanTest(layers.by_round(layers.fed[0])[0], rows[None], self.network.activate)
 
         def left(size: float) -> Tensor:
             features, found = test.features(size * (images if every is None else every)), []

@@ -63,8 +63,8 @@ class TokenUpdate:
         if self.count is not None:
             return None
         return Refusal(
-            "nothing returned: the update of the patch embedding is not that of one step of SGD on at most "
-            f"{self.most} images, of which alone several are told apart"
+            "nothing returned: the update of the patch embedding is not that of one step of SGD on few enough images "
+            f"(here at most {self.most})"
         )
 
 

@@ -143,6 +143,8 @@ def test_the_rest_is_priced_by_what_the_same_attacks_took():
     beside = ", without ntk (observer), of which none has ended"
     for workers, said in ((1, "4 min by the clock, one by one"), (2, "2 min by the clock, 2 at a time")):
         assert describe_rest(table, workers) == f"3 of 6 attacks are left (span, ntk): about {said}{beside}"
+    unknown = "how long they take is not known, as none of ntk (observer) has ended"  # it had said "about 0 s"
+    assert describe_rest(table[4:], 1) == f"1 of 2 attacks are left (ntk): {unknown}"
 
 
 def test_a_single_one_that_is_left_takes_as_long_as_the_first(clock, tmp_path):

@@ -196,10 +196,11 @@ def test_reasons_are_told_without_names_of_the_code():
 
 
 def test_an_attack_that_gave_up_is_counted_among_its_own_cases():
-    """One of two cases of span, of five attacks in all."""
+    """One of three cases of span, of six attacks in all: features are a result."""
     gave_up = {"num_reconstructed": 0, "detail": "nothing returned: too many images"}
-    rows = table(gave_up, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
-    assert any(line.startswith("Attack 'span' gave up in 1 of 2 cases, ") for line in verdict(rows).of("tried"))
+    features = gave_up | {"num_features": 8, "round": 2}
+    rows = table(gave_up, features, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
+    assert any(line.startswith("Attack 'span' gave up in 1 of 3 cases, ") for line in verdict(rows).of("tried"))
 
 
 def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth():
@@ -279,6 +280,13 @@ def test_numbers_that_differ_between_rows_are_said_from_the_least_to_the_largest
     assert line == "In 3 rows: 280 are given, and row_1 has 20 to 200 at p = 0.01 to 0.5."
 
 
+def test_classes_that_differ_between_rows_are_no_range():
+    """A newcomer's case: "their classes: 3 to 8, 7 to 9" of clients of 5 and 7, 8 and 8, and 3 and 9."""
+    details = (f"of 2 images, and their classes: {classes} (nothing else)" for classes in ("5, 7", "8, 8", "3, 9"))
+    (line,) = (line for line in verdict(table(*({"detail": own} for own in details))).of("caveats") if "their" in line)
+    assert line == "In 3 rows: of 2 images, and their classes, in the column `detail` (nothing else)."
+
+
 def test_a_cut_remark_ends_in_a_whole_word():
     """A newcomer's case: "this row has 20 …" of a row that has 200."""
     remark = f"{'a' * 136} 200 images"
@@ -287,20 +295,30 @@ def test_a_cut_remark_ends_in_a_whole_word():
     assert f"{'a' * 138} …" in leakage_grid(table({"detail": remark})).cells()["remarks"]
 
 
+def test_nobody_loses_images_to_a_baseline_that_does_not_look_at_the_update():
+    """A newcomer's case: a grey picture among 108 lies within 20 dB of the mean image, and of no other's (p = 0.01)."""
+    near = recovered(1, floor_recovered_fraction=0.0, null_recovered_p=0.01, null_held_p=0.01)
+    found = verdict(table(near | {"attack": "mean_image"}))
+    assert found.level == "nothing shown" and found.headline.startswith("No more than chance was shown to leak")
+    assert verdict(table(near)).level == "partly exposed"
+
+
 def test_what_was_not_tried_failed_or_ran_out_of_time_is_said_with_its_reason():
     rows = table(
         recovered(8), {"status": "skipped", "detail": "secure aggregation: the sum only"},
+        {"status": "skipped", "attack": "kkt", "detail": "left for want of time"},
         {"status": "timeout", "attack": "ntk", "detail": "no result within adversary.timeout = 3 s"},
         {"status": "failed", "attack": "ntk", "detail": "RuntimeError: out of cheese"},
     )  # fmt: skip
     said = verdict(rows).of(*LIMITS)
     assert "Attack 'span' not tried in 1 case: secure aggregation: the sum only." in said
+    assert "Attack 'kkt' not tried in 1 case: left for want of time." in said  # of each its own reason
     assert "Attack 'ntk' out of time in 1 case: no result within adversary.timeout = 3 s." in said
     broke = (
         "Attack 'ntk' broke in 1 of 2 cases, and what it would show there is not known: RuntimeError: out of cheese."
     )
     assert verdict(rows).of("broke") == [broke]
-    assert "Not tried: attacks gradient_matching and kkt; threat models observer and history." in said
+    assert "Not tried: attack gradient_matching; threat models observer and history." in said
     told, alike = "an attack told the defense (`adaptive: true`", {"defense": "noise"}
     assert told not in str(said) and told in str(verdict(table(alike)).of("caveats"))
     assert told not in str(verdict(table(alike, alike | {"adaptive": True})).of("caveats"))
@@ -615,7 +633,7 @@ def test_an_attack_of_the_users_own_is_not_said_to_be_untried():
 
 def test_remedies_say_that_they_were_measured_on_an_mlp():
     *_, how = verdict(table({"recovered": 8})).of("next")
-    assert how.startswith("These figures are of an MLP on digits, five seeds (one for images")
+    assert how.startswith("These figures are of an MLP on digits, one to ten seeds. For another network")
 
 
 def test_the_remedy_that_lets_least_through_is_the_first_and_counts_what_an_eye_would_know():

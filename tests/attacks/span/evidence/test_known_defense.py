@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks import InputError, Knowledge, Observation, get_attack
 from attacks.update.intervals import seen_compression
-from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest
+from tests.attacks.conftest import client, digits, generator, minibatches, mlp, nearest, state_of
 from tests.attacks.span.conftest import Convolutional, run
 
 
@@ -141,6 +141,20 @@ def test_of_a_first_layer_whose_biases_were_left_out_that_is_said():
 @pytest.mark.parametrize("make", [lambda: mlp(256), Convolutional])
 def test_idle_units_are_no_entries_left_out(make):
     assert seen_compression(client(make(), digits(1), 1), Knowledge()) is None
+
+
+def test_units_at_rest_that_a_mean_of_clients_rounds_are_no_entries_left_out():
+    """Their weights are off by 1e-7, and some of their biases are not, beside a small step of the other units."""
+    model = mlp(256)
+    start, ends = state_of(model), []
+    for images in digits(6).split(2):
+        model.load_state_dict(start)
+        ends.append(client(model, images, 1, lr=0.001).final)
+    mean = {name: sum(end[name] * torch.tensor(1 / 3) for end in ends) for name in start}
+    seen = Observation(model, ((start, mean),), (1, 8, 8))
+    idle = ~torch.stack([(end["1.weight"] != start["1.weight"]).any(1) for end in ends]).any(0)
+    assert 0 < (seen.delta()["1.bias"][idle] == 0).double().mean() < 1 and seen.delta()["1.weight"][idle].any()
+    assert seen_compression(seen, Knowledge()) is None
 
 
 def test_biases_ahead_of_batch_norm_that_rounding_moved_are_no_entries_left_out():

@@ -67,7 +67,10 @@ def test_features_where_no_other_variant_suits_or_finds_anything(make, name):
     found = run(seen)
     assert not len(found.images) and len(found.features) == 3 and farthest(private, found.features) < 1e-2
     assert found.num_inferred == 3 and not found.guessed
-    assert f"what {name!r} was fed of 3 of 3 images was found, and their classes: 0, 1, 2; " in found.warnings[-1]
+    assert (
+        f"what {name!r} was fed of 3 images was found, where its update has rank 3, and their classes: 0, 1, 2 ("
+        in found.warnings[-1]
+    )
 
 
 def test_adapters_without_a_head_of_few_images_are_refused_by_their_rank():
