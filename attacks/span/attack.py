@@ -48,6 +48,7 @@ from attacks.networks.probing import (
     evaluating,
     fed_in_training,
     made_of_others,
+    parameter_names,
 )
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
@@ -56,6 +57,7 @@ from attacks.span.feature_space.update import NO_GAP
 from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart, Variant, check_bias
+from attacks.span.thresholds import EVIDENCE
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.last_layer import last_layer_of
@@ -67,6 +69,7 @@ from attacks.span.variants.several_patches import several_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.intervals import seen_compression
 from attacks.update.private_set import infer_pixel_mean
+from attacks.update.spectrum import TINY
 
 
 @register
@@ -228,11 +231,24 @@ def _as_drawn(found: Reconstruction, observation: Observation, knowledge: Knowle
     if fed.get(layer) == DRAWN:
         held = _without_images(found, f"nothing returned: what {layer!r} is fed is {DRAWN}, and what came back is that")
         return replace(held, features=None)
+    if len(found.images) and _centralized(observation):
+        said = "the rows of all layers' updates add up to zero, as where gradients are centralized: means are lost"
+        return _without_images(found, f"no image is returned: {said}")
     others = [layer for layer in (next(iter(fed), ""), of_features) if fed.get(layer) == OTHER]
     if not len(found.images) or not others:
         return found
     said = f"no image is returned: what {others[0]!r} is fed is {OTHER}, and images came back from that"
     return _without_images(found, said)
+
+
+def _centralized(observation: Observation) -> bool:
+    """Return whether the rows of the updates of all layers, and there are two or more, add up to zero, as no layer's do
+    that is fed what ReLU or pixels leave."""
+    delta, layers = observation.one_round()[0].delta(), observation.model.named_modules()
+    names = (parameter_names(name)[0] for name, layer in layers if isinstance(layer, nn.Linear | nn.Conv2d))
+    updates = [delta[name].double().flatten(1) for name in names if name in observation.moved]
+    shares = [float(one.sum(1).norm() / one.norm().clamp_min(TINY)) / one.shape[1] ** 0.5 for one in updates]
+    return len(shares) > 1 and max(shares) < EVIDENCE.centred
 
 
 def _without_images(found: Reconstruction, said: str) -> Reconstruction:

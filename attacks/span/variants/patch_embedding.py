@@ -15,8 +15,8 @@ directions of the width that no δ_p reaches, whether or not the other two decay
 
 **Three tests** accept. The equation Δb = Σ_p ΔE_p holds for SGD alone. The residual of the least squares is rounding
 for one image, and of the update's own size for several; an image is judged by the error to be expected of a pixel from
-it. Both hold of other pixels where W's gradient was changed by a product from the right or made orthogonal, so scripts
-are told that centralize gradients (rows of ΔW add up to zero), and Muon (its largest singular values are alike).
+it. Both hold of other pixels where W's gradient alone was made orthogonal, so Muon is told (the largest singular values
+of ΔW are alike).
 
 Several images after one step are searched (`attacks.span.variants.several_patches`).
 """
@@ -64,10 +64,8 @@ class PatchUpdate:
     @property
     def altered(self) -> str | None:
         """What was done to the weight's gradient alone, if one image was fed: least squares with the positions' leave
-        nothing then either, but tell other pixels. Patches of images are unlike, and have means."""
-        sums, values = self.weight.sum(1), torch.linalg.svdvals(self.weight)[: min(4, len(self.positions))]
-        if float(sums.norm()) < PATCHES.centred * float(self.weight.norm()) * self.weight.shape[1] ** 0.5:
-            return "its rows add up to zero, as where gradients are centralized: the means of patches are lost"
+        nothing then either, but tell other pixels. Patches of images are unlike."""
+        values = torch.linalg.svdvals(self.weight)[: min(4, len(self.positions))]
         if values[0] < PATCHES.alike * values[-1]:
             return "its largest singular values are alike, as Muon makes them: pixels are lost"
         return None

@@ -197,6 +197,19 @@ def test_images_that_training_disturbed_are_held(network, disturbing):
     assert (missed > 0.1 * 8).all()  # 20 dB of 64 pixels
 
 
+@pytest.mark.parametrize("network", [deep, shallow])
+def test_the_image_less_its_mean_is_held_where_gradients_were_centralized(network):
+    torch.manual_seed(0)
+    seen = client(network(), digits(1), epochs=1)
+    sent, returned = seen.pairs[0]
+    for name, value in returned.items():
+        if value.dim() == 2:
+            value -= (value - sent[name]).mean(1, keepdim=True)
+    found = run(seen)
+    assert not len(found.images) and "as where gradients are centralized" in " ".join(found.warnings)
+    assert (found.held[0].flatten() - (digits(1) - digits(1).mean()).flatten()).norm() < 0.1 * digits(1).norm()
+
+
 class InTraining(nn.Module):
     """Does something in training alone, without chance."""
 

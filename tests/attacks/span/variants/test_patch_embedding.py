@@ -209,7 +209,7 @@ class Muon(Altering):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "said"), [(Centralizing, "rows add up to zero, as where gradients"), (Muon, "are alike, as Muon")]
+    ("optimizer", "said"), [(Centralizing, "updates add up to zero, as where gradients"), (Muon, "are alike, as Muon")]
 )
 def test_the_image_is_held_where_the_embedding_s_gradient_was_altered(optimizer, said):
     """The least squares leave nothing, and 1 to 100 times the pixels are off."""
