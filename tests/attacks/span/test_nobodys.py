@@ -197,10 +197,9 @@ def test_images_that_training_disturbed_are_held(network, disturbing):
     assert (missed > 0.1 * 8).all()  # 20 dB of 64 pixels
 
 
-@pytest.mark.parametrize("network", [deep, shallow])
-def test_the_image_less_its_mean_is_held_where_gradients_were_centralized(network):
+def test_the_image_less_its_mean_is_held_where_gradients_were_centralized():
     torch.manual_seed(0)
-    seen = client(network(), digits(1), epochs=1)
+    seen = client(shallow(), digits(1), epochs=1)
     sent, returned = seen.pairs[0]
     for name, value in returned.items():
         if value.dim() == 2:
