@@ -179,7 +179,8 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
     """Record the inputs of named linear and convolutional layers, a constant 1 appended: (Q, positions, in + 1) each.
 
     A linear layer has one position; a convolution's inputs are its patches. A layer used several times in a forward
-    pass has the positions of all its uses.
+    pass has the positions of all its uses. One that is fed several rows for an image, as windows or views in one batch,
+    is left out: which rows are whose is not known.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in names}
     layers = {name: model.get_submodule(name) for name in names}
@@ -187,7 +188,8 @@ def layer_inputs(model: nn.Module, state: State, images: Tensor, names: list[str
     widest = reduce(torch.promote_types, (value.dtype for value in floats), torch.float32)  # checkpoints mix them
     there = cast_state(state, floats[0].device, widest)
     for name, given, _ in probe(model, images.to(floats[0].device, widest), layers, there)[1]:
-        found[name].append(_points(layers[name], given))
+        if len(given) == len(images):
+            found[name].append(_points(layers[name], given))
     return {name: torch.cat(points, 1) for name, points in found.items() if points}
 
 

@@ -24,6 +24,8 @@ from attacks.interface.observation import State
 from attacks.interface.torch_tools import cast_state
 
 DRAWS = 8  # images for which training may draw the same: whole ones are left out, or not, by a coin
+DRAWN = "drawn in training, as behind dropout"  # what a layer is fed
+OTHER = "not the same in training as in evaluation mode, as behind a normalization by batches that is no BatchNorm"
 Hook = Callable[..., Any]
 """Called with (module, inputs, output) after a forward pass; what it returns takes the place of the output."""
 HOOKED = "saves tensors by hooks, as torch.utils.checkpoint and save_on_cpu do"
@@ -193,7 +195,11 @@ def probe(
     calls, copied = list[Call](), partial(captured, dtype=images.dtype)
 
     def hook(name: str) -> Hook:
-        return lambda module, inputs, output: calls.append(Call(name, copied(inputs[0]), copied(output)))
+        def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            if inputs:  # a parametrization is called without any: it makes a parameter of its own ones
+                calls.append(Call(name, copied(inputs[0]), copied(output)))
+
+        return watch
 
     with watched(layers, hook), evaluating(model), torch.no_grad():
         return scores_of(model(as_fed(images))) if state is None else run_network(model, state, images), calls
@@ -206,6 +212,16 @@ def check_differentiable(attack: str, model: nn.Module, input_shape: tuple[int, 
         raise InputError(
             f"attack {attack!r} needs gradients of the outputs in the images, which model {name!r} cuts off, as NumPy "
             "does: give a network without that, its frozen layers under requires_grad_(False); its checkpoints fit"
+        )
+
+
+def check_float64(attack: str, model: nn.Module, input_shape: tuple[int, int, int]) -> None:
+    """Raise InputError where the network takes no images and parameters of this type."""
+    images = random_images(input_shape).to(next(model.parameters()).device)
+    if most_exact_type(model, images) != torch.float64:
+        raise InputError(
+            f"attack {attack!r} needs a network that can compute in float64: model {type(model).__name__!r} cannot, as "
+            "with tensors of its own that are no buffers (use `register_buffer` for these; its checkpoints fit)"
         )
 
 
@@ -272,14 +288,18 @@ def count_outputs(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers by name, in the order of registration, without those that make their weight."""
+    """Return the linear layers by name, in the order of registration, without those that make their weight or
+    bias."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    return {name: layer for name, layer in layers.items() if not makes_weight(layer)}
+    return {name: layer for name, layer in layers.items() if made_of_others(layer) is None}
 
 
-def makes_weight(layer: nn.Linear | nn.Conv2d) -> bool:
-    """Return whether the layer makes its weight of other parameters, as with `weight_norm` or `spectral_norm`."""
-    return "weight" not in dict(layer.named_parameters(recurse=False))
+def made_of_others(layer: nn.Linear | nn.Conv2d) -> str | None:
+    """Name the parameter, "weight" or "bias", that the layer makes of others, as with `weight_norm`, `spectral_norm` or
+    a parametrization; None if it has both itself, or no bias."""
+    own = {name for name, _ in layer.named_parameters(recurse=False)}
+    made = [name for name in ("weight", "bias") if name not in own]
+    return next((name for name in made if name == "weight" or getattr(layer, name, None) is not None), None)
 
 
 def parameter_names(layer: str) -> tuple[str, str]:
@@ -322,25 +342,38 @@ def find_output_layer(model: nn.Module, input_shape: tuple[int, int, int]) -> st
     return None
 
 
-def redrawn_layers(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[str, bool]:
+def fed_in_training(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[str, str]:
     """Return of every linear layer and convolution, in the order of their use, whether training feeds it for the same
-    images what it draws anew in every step, as behind dropout or a layer that adds noise."""
-    own, images = copy.deepcopy(model).train(), random_images(input_shape, DRAWS).to(next(model.parameters()))
-    for module in own.modules():
-        module.training = not isinstance(module, _BatchNorm)  # whose batches are no draw, but may be too small for it
+    images what evaluation mode does, "", what it draws anew in every step, `DRAWN`, as behind dropout or a layer that
+    adds noise, or something else, `OTHER`."""
+    own, images = copy.deepcopy(model), random_images(input_shape, DRAWS).to(next(model.parameters()))
     layers = {name: layer for name, layer in own.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
-    one, other = dict[str, Tensor](), dict[str, Tensor]()
+    evaluated, one, other = dict[str, list[Tensor]](), dict[str, list[Tensor]](), dict[str, list[Tensor]]()
 
-    def into(fed: dict[str, Tensor]) -> Callable[[str], Hook]:
-        return lambda name: lambda module, inputs, output: fed.update({name: captured(inputs[0], images.dtype)})
+    def into(fed: dict[str, list[Tensor]]) -> Callable[[str], Hook]:
+        def keep(name: str, given: Tensor) -> None:
+            fed.setdefault(name, []).append(captured(given, images.dtype))
+
+        return lambda name: lambda module, inputs, output: keep(name, inputs[0])
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for seed, fed in enumerate((one, other)):
+        for seed, fed in ((0, evaluated), (0, one), (1, other)):
             torch.default_generator.manual_seed(seed)
+            for module in own.modules():  # batches of BatchNorm are no draw, and are told by its statistics
+                module.training = fed is not evaluated and not isinstance(module, _BatchNorm)
             with watched(layers, into(fed)), suppress(Exception):  # whatever it wants in training beside images
                 own(as_fed(images))
-    same = {name for name in one if name in other and one[name].shape == other[name].shape}
-    return {name: name not in same or not torch.allclose(one[name], other[name], 1e-4, 1e-5) for name in one}
+    return {
+        name: "" if _alike(one[name], evaluated.get(name, [])) else OTHER if _alike(one[name], other[name]) else DRAWN
+        for name in one
+    }
+
+
+def _alike(first: list[Tensor], second: list[Tensor]) -> bool:
+    """Return whether a layer was fed the same in every call of two passes."""
+    return len(first) == len(second) and all(
+        one.shape == two.shape and torch.allclose(one, two, 1e-4, 1e-5) for one, two in zip(first, second, strict=True)
+    )
 
 
 def norms_of_batches(initial: State, final: State) -> list[str]:

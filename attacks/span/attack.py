@@ -40,7 +40,16 @@ from attacks.interface.errors import InputError
 from attacks.interface.knowledge import DEFENSE_FIELDS, Knowledge
 from attacks.interface.observation import Observation
 from attacks.networks.own_forward import layer_of_other_products
-from attacks.networks.probing import check_differentiable, evaluating, makes_weight, redrawn_layers
+from attacks.networks.probing import (
+    DRAWN,
+    OTHER,
+    check_differentiable,
+    check_float64,
+    evaluating,
+    fed_in_training,
+    made_of_others,
+    parameter_names,
+)
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
@@ -48,6 +57,7 @@ from attacks.span.feature_space.update import NO_GAP
 from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart, Variant, check_bias
+from attacks.span.thresholds import EVIDENCE
 from attacks.span.variants.features import FeatureVariant, FewFeaturesVariant, has_few_features
 from attacks.span.variants.frozen_body import FrozenBodyVariant, head_of
 from attacks.span.variants.last_layer import last_layer_of
@@ -59,6 +69,7 @@ from attacks.span.variants.several_patches import several_of
 from attacks.span.variants.vectors import VectorVariant, vector_layers_of
 from attacks.update.intervals import seen_compression
 from attacks.update.private_set import infer_pixel_mean
+from attacks.update.spectrum import TINY
 
 
 @register
@@ -91,10 +102,11 @@ class SpanAttack(SearchOptions, Attack):
         """Raise InputError where no variant suits the network, or the one that does has to know more."""
         model = observation.model
         for name, layer in model.named_modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d) and makes_weight(layer):
+            if isinstance(layer, nn.Linear | nn.Conv2d) and (made := made_of_others(layer)) is not None:
                 raise InputError(
-                    f"attack 'span' needs layers whose weights are parameters: model {type(model).__name__!r} makes "
-                    f"that of {name!r} of others, as weight_norm and spectral_norm do (use 'ntk')"
+                    f"attack 'span' needs layers whose weights and biases are parameters: model "
+                    f"{type(model).__name__!r} makes the {made} of {name!r} of others, as weight_norm and other "
+                    "parametrizations do (use 'ntk')"
                 )
         try:
             with evaluating(model):
@@ -170,6 +182,7 @@ class SpanAttack(SearchOptions, Attack):
                 return several
             if pairs := map_networks_of(observation):
                 check_differentiable(self.name, observation.model, observation.input_shape)
+                check_float64(self.name, observation.model, observation.input_shape)
                 return MapVariant(observation, knowledge, pairs)
             if patches is not None:
                 return PatchVariant(observation, patches)
@@ -180,6 +193,7 @@ class SpanAttack(SearchOptions, Attack):
             return variant.of(observation, knowledge, self, layers_of_pixels)
         check_bias(observation, layers[0])
         check_differentiable(self.name, observation.model, observation.input_shape)
+        check_float64(self.name, observation.model, observation.input_shape)
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)
@@ -201,23 +215,44 @@ def _with_features(found: Reconstruction, last: Reconstruction) -> Reconstructio
 
 def _as_drawn(found: Reconstruction, observation: Observation, knowledge: Knowledge) -> Reconstruction:
     """Hold images, and leave out features, of layers that training fed what it drew at random, as behind dropout: what
-    comes back is what they were fed, of some pixels only or with noise, and so of nobody. Where nothing came back, say
-    what may read an update that was compressed."""
+    comes back is what they were fed, of some pixels only or with noise, and so of nobody. Hold images of layers that
+    training fed something else than evaluation mode does, in which features are brought back to images. Where nothing
+    came back, say what may read an update that was compressed."""
     if not len(found.images) and not found.num_features:
         if (seen := seen_compression(observation, knowledge)) is None:
             return found
         if knows_defense(observation, knowledge):
             return replace(found, warnings=(*found.warnings, f"nothing returned: {seen}"))
         return replace(found, num_inferred=None, warnings=(f"nothing returned: {seen}", *found.warnings))
-    redrawn = redrawn_layers(observation.model, observation.input_shape)
+    fed = fed_in_training(observation.model, observation.input_shape)
     network = find_feature_network(observation.model, observation.input_shape)
     of_features = str(found.facts.get("layer", network.layers[0] if network is not None else ""))
-    layer = of_features if found.num_features else next(iter(redrawn), "")
-    if not redrawn.get(layer, False):
+    layer = of_features if found.num_features else next(iter(fed), "")
+    if fed.get(layer) == DRAWN:
+        held = _without_images(found, f"nothing returned: what {layer!r} is fed is {DRAWN}, and what came back is that")
+        return replace(held, features=None)
+    if len(found.images) and _centralized(observation):
+        said = "the rows of all layers' updates add up to zero, as where gradients are centralized: means are lost"
+        return _without_images(found, f"no image is returned: {said}")
+    others = [layer for layer in (next(iter(fed), ""), of_features) if fed.get(layer) == OTHER]
+    if not len(found.images) or not others:
         return found
-    said = (
-        f"nothing returned: what {layer!r} is fed is drawn in training, as behind dropout, and what came back is that"
-    )
+    said = f"no image is returned: what {others[0]!r} is fed is {OTHER}, and images came back from that"
+    return _without_images(found, said)
+
+
+def _centralized(observation: Observation) -> bool:
+    """Return whether the rows of the updates of all layers, and there are two or more, add up to zero, as no layer's do
+    that is fed what ReLU or pixels leave."""
+    delta, layers = observation.one_round()[0].delta(), observation.model.named_modules()
+    names = (parameter_names(name)[0] for name, layer in layers if isinstance(layer, nn.Linear | nn.Conv2d))
+    updates = [delta[name].double().flatten(1) for name in names if name in observation.moved]
+    shares = [float(one.sum(1).norm() / one.norm().clamp_min(TINY)) / one.shape[1] ** 0.5 for one in updates]
+    return len(shares) > 1 and max(shares) < EVIDENCE.centred
+
+
+def _without_images(found: Reconstruction, said: str) -> Reconstruction:
+    """Hold all images, and say why."""
     held = found.images if found.held is None else torch.cat([found.images, found.held])
-    left = replace(found, images=found.images[:0], residual=found.residual[:0], duals=None, groups=None, features=None)
+    left = replace(found, images=found.images[:0], residual=found.residual[:0], duals=None, groups=None)
     return replace(left, held=held, warnings=(*found.warnings, said))

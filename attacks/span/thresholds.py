@@ -69,6 +69,7 @@ class EVIDENCE(Thresholds):
     even_entries: float = 0.75  # mean over root mean square of the entries: 0.76 to 1 where Adam exhausts the rank
     # the same of one image, whose update always does: 0.6 to 0.8 after SGD, Adam's first step moves all entries alike
     even_alone: float = 0.95
+    centred: float = 3e-3  # sums of rows of the update, to its size: 3e-4 of centralized ones, of plain ones 0.04
 
 
 class DEFENSE(Thresholds):
@@ -346,6 +347,7 @@ class PATCHES(Thresholds):
     explained: float = 0.5  # of that misfit: below it weight decay explains it; of rounding it explains next to none
     misfit: float = 0.01  # of the embedding's update, beside one image: 1e-5 of one, 0.1 and more of several
     pixel_error: float = 0.05  # that is expected of the least squares, pixel range 1: 26 dB
+    alike: float = 3.0  # the largest singular value to the fourth: at most 2 of Muon, of plain clients 13 and more
 
 
 class TOKENS(Thresholds):

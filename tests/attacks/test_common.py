@@ -32,6 +32,7 @@ from tests.attacks.user_networks import (
     Heads,
     Keeping,
     Perceptron,
+    Pooled,
     Quickstart,
     Recurrent,
     Residual,
@@ -43,6 +44,7 @@ from tests.attacks.user_networks import (
     mnist_example,
     mobile,
     nested,
+    parametrized,
     saved_on_cpu,
     with_adapters,
 )
@@ -189,6 +191,10 @@ OF_USERS = {
     "spectral norm": lambda: made_of_others(nn.utils.parametrizations.spectral_norm, 3),
     "spectral norm by hooks": lambda: made_of_others(nn.utils.spectral_norm, 3),
     "weight norm by hooks": lambda: made_of_others(nn.utils.weight_norm, 1),
+    "bias made of another": lambda: made_of_others(parametrized("bias"), 3),
+    "PReLU made of another": lambda: made_of_others(lambda layer: parametrized("weight")(nn.PReLU()), 2),
+    "two views": lambda: Pooled(lambda x: torch.cat([x, x.flip(3)])),
+    "a constant": lambda: Pooled(lambda x: x @ torch.eye(8)),  # in float32, whatever x is
     "no_grad": frozen_body, "detached": lambda: frozen_body(lambda layer, x: layer(x).detach()),
     "by data": lambda: frozen_body(lambda layer, x: layer(x).data),
     "in NumPy": lambda: frozen_body(lambda layer, x: torch.from_numpy(layer(x).detach().numpy())),
@@ -201,10 +207,11 @@ NOT_BY_SPAN = {  # what it cannot see through
     "recurrent": "has neither, but LSTM 'rows' ahead of its first linear layer (use 'ntk')",
     "gated": "has neither, but GRU 'rows' ahead of its first linear layer (use 'ntk')",
     "by keyword": "needs positions that are learned and added to patches",
-    "weight norm": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
-    "weight norm by hooks": "makes that of '1' of others, as weight_norm and spectral_norm do (use 'ntk')",
-    "spectral norm": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",
-    "spectral norm by hooks": "makes that of '3' of others, as weight_norm and spectral_norm do (use 'ntk')",
+    "bias made of another": "makes the bias of '3' of others, as weight_norm and other parametrizations do",
+    "weight norm": "makes the weight of '1' of others, as weight_norm and other parametrizations do",
+    "weight norm by hooks": "makes the weight of '1' of others, as weight_norm and other parametrizations do",
+    "spectral norm": "makes the weight of '3' of others, as weight_norm and other parametrizations do",
+    "spectral norm by hooks": "makes the weight of '3' of others, as weight_norm and other parametrizations do",
 }
 BY_GRADIENTS = ("gradient_matching", "kkt", "ntk", "span")
 CUT_OFF = "cuts off, as NumPy does: give a network without that, its frozen layers under requires_grad_(False)"

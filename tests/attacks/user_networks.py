@@ -180,6 +180,30 @@ def made_of_others(normalized: Callable[[nn.Module], nn.Module], place: int) -> 
     return nn.Sequential(*(normalized(layer) if i == place else layer for i, layer in enumerate(layers)))
 
 
+class Doubled(nn.Module):
+    """What a parametrization makes of a parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def parametrized(name: str) -> Callable[[nn.Module], nn.Module]:
+    return lambda layer: nn.utils.parametrize.register_parametrization(layer, name, Doubled())
+
+
+class Pooled(nn.Module):
+    """For images 1 × 8 × 8, of which it sees what `seen` makes: one or several for each, in one batch."""
+
+    def __init__(self, seen: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 16, 3, 2, 1), nn.Conv2d(16, 64, 3, 2, 1)
+        self.conv3, self.fc, self.seen = nn.Conv2d(64, 64, 3, 1, 1), nn.Linear(64, 10), seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = F.relu(self.conv3(F.relu(self.conv2(F.relu(self.conv1(self.seen(x)))))))
+        return self.fc(maps.mean((2, 3)).view(-1, len(x), 64).mean(0))
+
+
 class BatchNormalized(nn.Module):
     """For images 1 × 8 × 8."""
 

@@ -199,11 +199,11 @@ def _as_maps(layer: nn.Module, given: Tensor) -> Tensor:
 
 
 def _calls(model: nn.Module, image: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return (input, output), each (1, C, H, W), of every convolution that is used once, and of every such linear layer
-    that several positions pass through; by name, in the order of use."""
+    """Return (input, output), each (1, C, H, W), of every convolution that is used once, on one map of an image, and
+    of every such linear layer that several positions pass through; by name, in the order of use."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
     _, seen = probe(model, image, layers)
-    names = [name for name, _, _ in seen]
+    names = [name for name, fed, _ in seen for _ in fed]
     return {
         name: (_as_maps(layers[name], fed), _as_maps(layers[name], given))
         for name, fed, given in seen

@@ -13,8 +13,10 @@ Gradients keep Δb = Σ_p ΔE_p, so what breaks this equation is (κ' − 1) b �
 decay, or one of them alone, as where a recipe exempts biases or positions. (κ − 1) of W is what lies along W in the
 directions of the width that no δ_p reaches, whether or not the other two decay.
 
-**Two tests** accept. The equation Δb = Σ_p ΔE_p holds for SGD alone. The residual of the least squares is rounding for
-one image, and of the update's own size for several; an image is judged by the error to be expected of a pixel from it.
+**Three tests** accept. The equation Δb = Σ_p ΔE_p holds for SGD alone. The residual of the least squares is rounding
+for one image, and of the update's own size for several; an image is judged by the error to be expected of a pixel from
+it. Both hold of other pixels where W's gradient alone was made orthogonal, so Muon is told (the largest singular values
+of ΔW are alike).
 
 Several images after one step are searched (`attacks.span.variants.several_patches`).
 """
@@ -58,6 +60,15 @@ class PatchUpdate:
         """N, where the rank N·P shows it: P patches of each image, as long as a patch has more pixels."""
         number = self.rank / len(self.positions)
         return int(number) if number >= 1 and number.is_integer() and self.rank < min(self.weight.shape) else None
+
+    @property
+    def altered(self) -> str | None:
+        """What was done to the weight's gradient alone, if one image was fed: least squares with the positions' leave
+        nothing then either, but tell other pixels. Patches of images are unlike."""
+        values = torch.linalg.svdvals(self.weight)[: min(4, len(self.positions))]
+        if values[0] < PATCHES.alike * values[-1]:
+            return "its largest singular values are alike, as Muon makes them: pixels are lost"
+        return None
 
     @property
     def refusal(self) -> Refusal | None:
@@ -116,7 +127,8 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
         """Find the image; where the update is not that of one, the images that later layers tell."""
         found = super().attack(generator, progress)
-        if len(found.images) or self.read(generator).refusal is not None:
+        evidence, alone = self.read(generator), found.relative_residual < PATCHES.misfit
+        if len(found.images) or evidence.refusal is not None or (alone and evidence.altered is not None):
             return found
         several = several_of(self.observation, self.embedding)
         if several is None:
@@ -171,7 +183,9 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         residual = image.new_full((1,), candidates.error)
         accepted = Acceptance(image, residual, None, candidates.misfit, facts)
         if candidates.misfit < PATCHES.misfit and candidates.error < PATCHES.pixel_error:
-            return accepted
+            altered = evidence.altered
+            said = f"nothing returned: one image explains the patch embedding's update, but {altered}"
+            return accepted if altered is None else accepted.withheld(said)
         number = (
             f"the update shows {evidence.count} images"
             if (evidence.count or 1) > 1

@@ -197,6 +197,44 @@ def test_images_that_training_disturbed_are_held(network, disturbing):
     assert (missed > 0.1 * 8).all()  # 20 dB of 64 pixels
 
 
+def test_the_image_less_its_mean_is_held_where_gradients_were_centralized():
+    torch.manual_seed(0)
+    seen = client(shallow(), digits(1), epochs=1)
+    sent, returned = seen.pairs[0]
+    for name, value in returned.items():
+        if value.dim() == 2:
+            value -= (value - sent[name]).mean(1, keepdim=True)
+    found = run(seen)
+    assert not len(found.images) and "as where gradients are centralized" in " ".join(found.warnings)
+    assert (found.held[0].flatten() - (digits(1) - digits(1).mean()).flatten()).norm() < 0.1 * digits(1).norm()
+
+
+class InTraining(nn.Module):
+    """Does something in training alone, without chance."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def forward(self, x):
+        return self.made(x) if self.training else x
+
+
+STANDARDIZED = InTraining(lambda x: (x - x.mean()) / x.std())  # by the batch, as a BatchNorm of one's own
+
+
+@pytest.mark.parametrize("network", [deep, shallow])
+@pytest.mark.parametrize("other", [STANDARDIZED, InTraining(lambda x: x.flip(3))])
+def test_images_that_training_fed_otherwise_are_held(network, other):
+    """What comes back exactly is what the first layer was fed."""
+    torch.manual_seed(0)
+    found = run(client(network(other), digits(4), batch=4, epochs=1))
+    said = "is fed is not the same in training as in evaluation mode"
+    assert len(found.images) == 0 and len(found.held) and said in " ".join(found.warnings)
+    missed = torch.cdist(found.held.flatten(1), digits(4).flatten(1)).amin(1)
+    assert (missed > 0.1 * 8).all()  # 20 dB of 64 pixels
+
+
 @pytest.mark.parametrize("hidden", [nn.Dropout(0.0), nn.Dropout(0.3)])
 def test_dropout_of_hidden_units_and_of_none_disturbs_no_image(hidden):
     torch.manual_seed(0)

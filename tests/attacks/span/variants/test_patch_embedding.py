@@ -183,6 +183,41 @@ def test_adam_is_told_by_the_bias():
     assert not len(found.images) and "Adam" in " ".join(found.warnings)
 
 
+class Altering(torch.optim.SGD):
+    """Changes gradients of weights ahead of a step."""
+
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                if one.grad.dim() in (2, 4):
+                    one.grad = self.altered(one.grad.flatten(1)).view_as(one)
+        super().step()
+
+
+class Centralizing(Altering):
+    def altered(self, gradient):
+        return gradient - gradient.mean(1, keepdim=True)
+
+
+class Muon(Altering):
+    """With the polar factor in the place of five steps towards it."""
+
+    def altered(self, gradient):
+        left, values, right = torch.linalg.svd(gradient, full_matrices=False)
+        kept = values > 1e-4 * values[0]
+        return left[:, kept] @ right[kept]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"), [(Centralizing, "updates add up to zero, as where gradients"), (Muon, "are alike, as Muon")]
+)
+def test_the_image_is_held_where_the_embedding_s_gradient_was_altered(optimizer, said):
+    """The least squares leave nothing, and 1 to 100 times the pixels are off."""
+    found = run(client(Timm(), images(1), optimizer=optimizer, lr=1e-3, steps=1), Knowledge())
+    assert not len(found.images) and said in " ".join(found.warnings)
+    assert found.relative_residual < 1e-3
+
+
 def test_rows_of_positions_are_found_behind_what_stands_in_front():
     found = find_patch_embedding(HuggingFace().eval(), SHAPE)
     assert found.positions == "position_embeddings" and found.rows.tolist() == list(range(2, COUNT + 2))
