@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -411,14 +410,22 @@ def with_batch_statistics(model: nn.Module, initial: State, final: State) -> Sta
 def biases_without_gradient(
     model: nn.Module, input_shape: tuple[int, int, int], pair: tuple[State, State]
 ) -> list[str]:
-    """Name the biases directly ahead of BatchNorm that normalized batches between these checkpoints: it takes them away
-    again with the mean, so that training does not move them."""
-    norms = norms_of_batches(*pair)
-    kinds = nn.Linear | nn.Conv2d
-    layers = {name: part for name, part in model.named_modules() if name in norms or isinstance(part, kinds)}
-    calls = probe(model, random_images(input_shape), layers)[1] if norms else []
-    ahead = (one for one, norm in pairwise(calls) if norm.name in norms and one.gave.equal(norm.given))
-    return [parameter_names(one.name)[1] for one in ahead]
+    """Name the biases that the outputs do not depend on in training, so that it does not move them: BatchNorm takes
+    away with the batch's mean what was added ahead of it, and softmax what was added to all keys of attention. None of
+    a network that no gradient passes through."""
+    images = random_images(input_shape).to(next(model.parameters()).device)
+    kind = most_exact_type(model, images)
+    state = cast_state(pair[0], images.device, kind)
+    own = {name: state[name].clone().requires_grad_() for name, _ in model.named_parameters() if name.endswith("bias")}
+    trained = as_trained(model, *pair)
+    with torch.enable_grad(), evaluating(trained), suppress(InputError, RuntimeError):
+        outputs = run_network(trained, {**state, **own}, images.to(kind))
+        weights = torch.linspace(1, 2, outputs.numel()).view_as(outputs).to(outputs)
+        found = torch.autograd.grad((weights * outputs).sum(), list(own.values()), allow_unused=True)
+        sizes = [1.0 if gradient is None else float(gradient.norm()) for gradient in found]
+        least = 1e4 * torch.finfo(kind).eps * max(sizes)
+        return [name for name, size in zip(own, sizes, strict=True) if size < least]
+    return []
 
 
 def as_trained(model: nn.Module, initial: State, final: State) -> nn.Module:

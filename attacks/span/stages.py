@@ -21,7 +21,7 @@ def check_bias(observation: Observation, layer: str) -> None:
     if weight in observation.moved and bias not in observation.moved:
         seen = seen_compression(observation, Knowledge()) or "use 'ntk'"
         if bias in biases_without_gradient(observation.model, observation.input_shape, observation.pairs[0]):
-            seen = "BatchNorm behind it takes it away again with the mean of the batch: use 'ntk'"
+            seen = "what is behind it takes it away again, as BatchNorm does with the mean of the batch: use 'ntk'"
         needs = f"attack 'span' needs what {bias!r} changed by, and unlike {weight!r} it was returned as it was sent"
         raise InputError(f"{needs} ({seen})")
 

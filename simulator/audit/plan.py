@@ -273,7 +273,7 @@ SWAPPED = "what was returned looks less trained than what was sent: are the two 
 
 def doubt_trained(observation: Observation) -> str:
     """Name parameters that the model trains and that did not move, unless none did; "" for none. Biases that have no
-    gradient, as ahead of BatchNorm, say nothing."""
+    gradient, as ahead of BatchNorm and of attention's keys, say nothing."""
     still, trained = list(observation.unmoved), observation.trainable
     if still and len(still) < len(trained):
         idle = biases_without_gradient(observation.model, observation.input_shape, observation.pairs[0])

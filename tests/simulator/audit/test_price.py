@@ -297,6 +297,30 @@ def test_biases_that_batch_norm_takes_away_are_not_called_frozen():
     assert "(0.bias)" in said
 
 
+class Attentive(nn.Module):
+    """Attention over the rows of an image, whose keys have a layer of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.head = (nn.Linear(8, size) for size in (8, 8, 8, 10))
+
+    def forward(self, x):
+        rows = x[:, 0]
+        weights = (self.query(rows) @ self.key(rows).mT).softmax(2)
+        return self.head((weights @ self.value(rows)).mean(1))
+
+
+def test_biases_of_keys_are_not_called_frozen():
+    torch.manual_seed(0)
+    seen = client(Attentive(), torch.rand(6, 1, 8, 8), 1)
+    initial, final = seen.pairs[0]
+    still = {**final, "key.bias": initial["key.bias"]}
+    assert doubt_trained(Observation(seen.model, ((initial, still),), (1, 8, 8))) == ""
+    frozen = {**still, "query.bias": initial["query.bias"]}
+    said = doubt_trained(Observation(seen.model, ((initial, frozen),), (1, 8, 8)))
+    assert "1 of 8 parameters that --model trains did not move (query.bias)" in said
+
+
 def test_checkpoints_that_seem_to_be_swapped_are_asked_about(tmp_path, capsys):
     """What was sent is the trained one, and what came back the one that PyTorch draws."""
     recorded = record(tmp_path / "rec", clients=(2,))
