@@ -77,7 +77,8 @@ class PatchUpdate:
         if misfit is not None and not misfit < PATCHES.bias_misfit:
             return Refusal(
                 f"nothing returned: the update of the patch embedding's bias misses the sum of those of the positions "
-                f"by {misfit:.2g} of its size, which are equal under SGD (Adam, or noise?)"
+                f"by {misfit:.2g} of its size, which are equal under SGD on all patches (Adam, noise, or patches that "
+                "were masked?)"
             )
         return None
 
@@ -109,8 +110,8 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
         if own.positions is None:
             raise InputError(
                 "attack 'span' needs positions that are learned and added to patches, or a convolution of more output "
-                f"channels than positions, and a ReLU or the like between it and a later layer: {model} has neither "
-                "(use 'ntk')"
+                "channels than positions, and a ReLU or the like between it and a later layer: neither was found in "
+                f"{model} (use 'ntk')"
             )
         if missing := {own.weight, own.positions} - self.observation.moved:
             raise InputError(
