@@ -128,7 +128,7 @@ def test_the_next_call_goes_on_with_what_was_left(tmp_path, monkeypatch):
     run = audited(recorded, "some")
     assert run.leakage.status.tolist() == ["ok", "ok", "skipped", "skipped"]
     assert run.leakage.detail[2].startswith(LEFT) and len(read_journal(run.path / JOURNAL).done) == 2
-    assert describe_rest(run.leakage, 1).startswith("2 of 4 attacks are left (span): about ")
+    assert describe_rest(run.leakage, 1).startswith("2 of 4 attacks are left (span): ")
     run = audited(recorded, "some", minutes=0)
     assert run.leakage.status.tolist() == ["ok"] * 4 and describe_rest(run.leakage, 1) == ""
 

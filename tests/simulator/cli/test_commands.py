@@ -123,7 +123,7 @@ def finished(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "scenario.yaml").write_text("scenario: {name: s}\n")
     ledger = Ledger(tmp_path / "run")
-    row = {"round": 1, "threat_model": "server", "attack": "mean_image", "defense": "none", "seed": 0, "detail": "",
+    row = {"round": 1, "threat_model": "server", "attack": "span", "defense": "none", "seed": 0, "detail": "",
            "target": "private", "status": "ok", "adaptive": False, "num_private": 8, "knowledge": "{}"}  # fmt: skip
     scores = ({"client": 0, "recovered": 7, "leakage": 0.8}, {"client": 1, "recovered": 0, "leakage": 0.1})
     ledger.add("", leakage=[row | score for score in scores])
@@ -151,7 +151,7 @@ def test_json_is_alone_on_stdout_with_the_worst_row_of_each_client(fedspill, fin
 def test_a_gate_ends_in_exit_code_4_and_names_the_rows(fedspill, finished):
     result = fedspill(*finished, "--fail-above", "leakage=0.2", "--json")
     assert result.returncode == 4
-    assert "leakage 0.8 > 0.2: round 1, client 0, server, mean_image, seed 0" in result.stderr
+    assert "leakage 0.8 > 0.2: round 1, client 0, server, span, seed 0" in result.stderr
     assert "client 1" not in result.stderr.partition("accepts:")[2]
     assert "more leaks than" in json.loads(result.stdout)["error"]
     assert fedspill(*finished, "--fail-above", "server:leakage=0.9").returncode == 0

@@ -17,6 +17,7 @@ from simulator.reports.page.pictures import distance, in_words, picture_of, tile
 from simulator.reports.tables import leakage_grid, utility_grid
 from simulator.results.keys import ObservationKey
 from simulator.results.schema import LEAKAGE, SAMPLES, UTILITY
+from simulator.rundir import exposure_rows
 from simulator.rundir.strip import Strip
 from tests.simulator.reports.conftest import leakage_row, sample_rows, utility_row
 
@@ -35,7 +36,8 @@ def noise(monkeypatch):
     monkeypatch.setattr(page_pictures, "strip_of", strip_of)
 
 
-def test_a_page_says_what_was_found_and_needs_nothing_else(record):
+def test_a_page_says_what_was_found_and_needs_nothing_else(record, monkeypatch):
+    monkeypatch.setattr(exposure_rows, "BLIND", ())  # the baseline stands for an attack
     record.leakage = record.leakage.assign(recovered=1, null_recovered_p=0.01)
     text = render(run_page(record, draw_figures(record)))
     assert text.lstrip().startswith("<!doctype html>") and '<html lang="en">' in text
