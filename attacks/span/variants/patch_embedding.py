@@ -128,8 +128,10 @@ class PatchVariant(Variant[PatchUpdate, SolvedPatches]):
     def attack(self, generator: torch.Generator, progress: Progress) -> Reconstruction:
         """Find the image; where the update is not that of one, the images that later layers tell."""
         found = super().attack(generator, progress)
+        if len(found.images):
+            return found
         evidence, alone = self.read(generator), found.relative_residual < PATCHES.misfit
-        if len(found.images) or evidence.refusal is not None or (alone and evidence.altered is not None):
+        if evidence.refusal is not None or (alone and evidence.altered is not None):
             return found
         several = several_of(self.observation, self.embedding)
         if several is None:
