@@ -22,7 +22,8 @@ out (`DualSpace.leverage`), the first layer alone determines the images, and F i
 
 Both rest on signals δ_i of the second layer's units that are independent: δ_i = s δ_j makes d_i − s d_j sparse, like a
 dual, and the second layer's update holds h(x_i) and h(x_j) as one sum. Where that update shows too few directions to
-exclude it (`tells_signals_apart`), only images are returned whose own features lie in it to rounding.
+exclude it (`directions_shown`), only images are returned whose own features lie in it to rounding, and, where all N
+duals are found, those whose dual is in one ratio to no other (`DualSpace.one_ratio`).
 
 Where images are missing, a candidate may be the mean of two whose signals are alike (those of ReLU never are): the
 first layer shows no more of them, and a network that is nearly linear between them has the mean of their features at
@@ -39,6 +40,7 @@ over d and x̃ in turn: the maximum likelihood for Gaussian noise of equal varia
 singular value decomposition, in which any mixture of images does as well.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -52,7 +54,7 @@ from attacks.span.search.candidates import Candidates, decoys_of
 from attacks.span.search.problems import SpanTest, by_round, inverse_gram, outside, outside_rounds
 from attacks.span.sparse_duals import DualSpace, complement
 from attacks.span.stages import Acceptance
-from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, FIT, SEARCH
+from attacks.span.thresholds import ACCEPTANCE, CERTAINTY, EVIDENCE, FIT, SEARCH
 from attacks.update.intervals import EntryIntervals
 
 BATCH = 2**25  # entries of the normal matrices that are held in memory at a time
@@ -125,7 +127,8 @@ class Certainty:
     mixed: (M,), ρ at the parameters sent over what the mean of two images would have there; 0 where none is possible.
     count: N.
     complete: whether the duals determine all images.
-    apart: whether the second layer's update shows enough directions to tell the images' signals apart.
+    apart: (M,) bool, whether the second layer's update shows enough directions to tell the images' signals apart, or
+        the candidate's dual shows that no other image has its signal.
     """
 
     error: Tensor
@@ -136,16 +139,36 @@ class Certainty:
     mixed: Tensor
     count: int
     complete: bool
-    apart: bool
+    apart: Tensor
 
     def sure(self, images: Tensor) -> Tensor:
         """Return which candidates (M, in) are certain, (M,) bool: of a small error, duals that agree, no mean."""
+        certain = torch.stack(list(self._passed(images).values())).all(0)
+        return self.no_means(certain)
+
+    def doubt(self, images: Tensor, sure: Tensor) -> str:
+        """Return how many of the candidates (M, in) that are not sure, (M,) bool, are in doubt for which reason, the
+        first that holds."""
+        left, found = ~sure, []
+        for why, passed in self._passed(images).items():
+            if failed := int((left & ~passed).sum()):
+                found.append(f"{failed} {why}")
+            left = left & passed
+        if left.any():
+            found.append(f"{int(left.sum())} may be mixtures of images")
+        return "; ".join(found)
+
+    def _passed(self, images: Tensor) -> dict[str, Tensor]:
+        """Return which candidates (M, in) pass, (M,) bool, by what is to be said of those that do not."""
         distances = torch.pdist(images)
-        typical = distances.median() if len(distances) else images.norm()
-        most = CERTAINTY.residual if self.apart else CERTAINTY.rounding**2
-        near = (self.error.hypot(self.moved) < CERTAINTY.error * typical) & (self.residual < most)
-        agreed = (self.misfit < CERTAINTY.misfit) | self.complete
-        return self.no_means(near & agreed & (self.contradicted < CERTAINTY.contradicted))
+        most = CERTAINTY.error * (distances.median() if len(distances) else images.norm())
+        return {
+            "may be inexact": self.error.hypot(self.moved) < most,
+            "do not explain the second layer's update": self.residual < CERTAINTY.residual,
+            "may share their signal with another image": self.apart | (self.residual < CERTAINTY.rounding**2),
+            "rest on duals that may not be those of images": (self.misfit < CERTAINTY.misfit) | self.complete,
+            "activate units that their duals leave inactive": self.contradicted < CERTAINTY.contradicted,
+        }
 
     def no_means(self, chosen: Tensor) -> Tensor:
         """Return the chosen candidates (M,) without those that may be means of two, where fewer than N are chosen."""
@@ -159,12 +182,12 @@ def certainty(
     passed: Tensor,
     loose: Tensor,
     *,
-    apart: bool = True,
+    shown: float = math.inf,
 ) -> Certainty:
     """Compute what determines images that passed the sparsity test (F, in), then loose candidates (P, in).
 
     tests: at parameters on the way from those sent, which come first, to those returned. directions: (F, N), the c of
-    the duals of those that passed. apart: as `Certainty` has it.
+    the duals of those that passed. shown: how many directions the second layer's update shows.
     """
     still_free = complement(directions)
     # u_i · c_j = 0 for i ≠ j: the direction that the dual of an image leaves to this image alone
@@ -175,8 +198,11 @@ def certainty(
     found = [_error_and_misfit(way, *one) for one in zip(images, free, strict=True)]
     error, misfit = torch.tensor(found, dtype=passed.dtype, device=passed.device).reshape(-1, 2).unbind(1)
     contradicted = pad(duals.contradicted(directions, passed), (0, len(loose)))
-    complete = apart and len(directions) == duals.count
-    complete = complete and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
+    told, every = shown >= EVIDENCE.directions_needed * duals.count, len(directions) == duals.count
+    complete = told and every and bool((duals.leverage(directions) < CERTAINTY.leverage).all())
+    apart = torch.full((len(images),), told, device=images.device)
+    if every and not told and shown >= duals.count:
+        apart[: len(passed)] = duals.one_ratio(directions, CERTAINTY.compared) < CERTAINTY.one_ratio
     residual = tests[0].residual(images.float())
     moved, mixed = duals.moved_by_noise(images).to(residual), torch.zeros_like(residual)
     return Certainty(error, misfit, residual, contradicted, moved, mixed, duals.count, complete, apart)

@@ -177,6 +177,30 @@ class DualSpace:
         zero, also = (((c @ self.left.T).abs() < self.tolerance(c)).to(c) for c in (directions, others))
         return zero @ also.T / zero.sum(1, keepdim=True).clamp_min(1)
 
+    def one_ratio(self, directions: Tensor, least: int) -> Tensor:
+        """Return the largest share (M,) of units on which the ratio of L c to another one is one number, c (M, N).
+
+        Only units are asked where neither is zero; a pair with fewer than `least` of them counts as 1. Where the
+        signals of two images are parallel, d_i − s d_j has the zeros of a dual and gives d_j the mean of both images:
+        its ratio to d_j is −s on all units that j alone activates. The ratio of two images' own duals is one number
+        where their signals are parallel, and else differs from unit to unit.
+        """
+        duals, bounds = directions @ self.left.T, self.tolerance(directions)
+        clear = duals.abs() > SPARSITY.clear * bounds
+        most = directions.new_zeros(len(directions))
+        for i in range(len(directions)):
+            both = clear[i] & clear
+            ratios = torch.where(both, duals[i] / duals, torch.inf)
+            width = torch.where(both, (bounds[i] + ratios.abs() * bounds) / duals.abs(), 0.0)
+            ratios, order = ratios.sort(dim=1)
+            last = torch.searchsorted(ratios, ratios + width.gather(1, order), right=True)
+            votes = last - torch.arange(1, 1 + ratios.shape[1], device=last.device)
+            equal, units = torch.where(ratios.isfinite(), votes, 0).amax(1), both.sum(1)
+            shares = torch.where(units < least, 1.0, equal / units.clamp_min(1))
+            shares[i] = 0
+            most[i] = shares.max()
+        return most
+
     def passing(self, directions: Tensor) -> Tensor:
         """Return indices of the c (M, N) that pass the sparsity test, sparsest first: L c has more zeros than are
         explained, and not far fewer than the median of such c; and c is independent of sparser ones. A mixture of duals

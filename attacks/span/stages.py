@@ -67,6 +67,7 @@ class Acceptance:
     facts: measurements of the tests.
     held: (H, …), further candidates, best first. They are not returned, but in the attacker's hands all the same.
     features: (F, …), what was recovered of private images inside the network, where a variant finds that first.
+    doubt: why candidates beside the accepted images are held, where a variant can say so.
     """
 
     images: Tensor
@@ -76,6 +77,7 @@ class Acceptance:
     facts: Facts = field(default_factory=dict)
     held: Tensor = field(default_factory=lambda: torch.zeros(0))
     features: Tensor | None = None
+    doubt: str = ""
 
     @classmethod
     def none(cls, reason: str, relative_residual: float = float("nan")) -> "Acceptance":
@@ -94,7 +96,7 @@ class Acceptance:
             images=self.images.reshape(-1, *shape),
             held=self.held.reshape(-1, *shape),
             residual=self.residual,
-            warnings=(*warnings, *(() if self.reason is None else (self.reason,))),
+            warnings=(*warnings, *filter(None, (self.doubt, self.reason))),
             features=self.features,
             **{"relative_residual": self.relative_residual, "facts": self.facts, **more},
         )

@@ -1,6 +1,5 @@
 """What a client's update shows of the first two layers of an MLP, once weight decay is undone."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -129,11 +128,10 @@ def at_rest(spectra: Iterable[Spectrum], count: int) -> bool:
     return True
 
 
-def tells_signals_apart(spectra: Iterable[Spectrum], count: int) -> bool:
-    """Return whether in some round the second layer's update has enough directions above rounding for each image to
-    have its own. It has fewer if images that activate the same units share a signal, as in a task of two classes."""
-    last = math.ceil(EVIDENCE.directions_needed * count) - 1
-    return any(last < len(one.values) and one.values[last] > ROUNDING * one.values[0] for one in spectra)
+def directions_shown(spectra: Iterable[Spectrum]) -> int:
+    """Return how many directions above rounding the second layer's update has in the round with the most. Images that
+    activate the same units share one, as in a task of two classes, where they do not move in training."""
+    return max((int((one.values > ROUNDING * one.values[0]).sum()) for one in spectra), default=0)
 
 
 def joined_layer(state: State, network: FrontLayers, index: int, device: torch.device) -> Tensor:

@@ -21,9 +21,9 @@ from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
     FirstLayers,
     NoBatchMean,
+    directions_shown,
     normalized_by_batch,
     rounds_with_images,
-    tells_signals_apart,
     with_batch_mean,
 )
 from attacks.span.evidence.pixel_evidence import PixelEvidence, Regime, looks_like_adam
@@ -206,16 +206,22 @@ class PixelJudge:
         images = torch.cat([passed, loose])
         if not len(images):
             return self.explaining.judge(images, self.generator)
-        sure = self._certainty(loose).sure(images)
+        certainty = self._certainty(loose)
+        sure = certainty.sure(images)
         if self.evidence.rough:
             sure &= self._explained(images)
+        doubt = certainty.doubt(images, sure)
         reason = f"nothing returned: the second layer leaves none of {len(images)} candidates certain"
         reason += f", though {len(passed)} passed the sparsity test" if len(passed) else ""
+        reason += f": {doubt}" if doubt else ""
         if self.evidence.regime is Regime.PLAIN:
             reason += ": does the network given have the activations of training, or does dropout stand between layers?"
+        held = f"{int((~sure).sum())} of {len(images)} candidates are held: {doubt}" if doubt else ""
         images = images[sure].float()
         left = self.explaining.relative_residual(images)
-        return Acceptance(images, images.new_zeros(0), None if len(images) else reason, left)
+        if not len(images):
+            return Acceptance(images, images.new_zeros(0), reason, left)
+        return Acceptance(images, images.new_zeros(0), None, left, doubt=held)
 
     def _certainty(self, loose: Tensor) -> Certainty:
         """Find what determines the candidates that passed the sparsity test, then loose ones (P, in)."""
@@ -225,8 +231,8 @@ class PixelJudge:
         rows = torch.stack([part.vectors[: evidence.directions] for part in tests.values()]).float()
         activate = candidates.test.activate
         way = [SpanTest(torch.lerp(starts, ends, part).float(), rows, activate) for part in CERTAINTY.way]
-        apart = tells_signals_apart(tests.values(), evidence.count)
-        found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, apart=apart)
+        shown = directions_shown(tests.values())
+        found = certainty(way, candidates.duals, candidates.directions, candidates.passed, loose, shown=shown)
         if evidence.rough:
             found = replace(found, complete=False)  # in noise mixtures have zeros of as little leverage as duals
         return (

@@ -439,5 +439,5 @@ def test_a_network_with_another_activation_than_was_trained_is_asked_about():
     found = get_attack("span").run(given, Knowledge(pixel_mean=(MEAN,)), torch.Generator().manual_seed(0))
     assert not len(found.images)
     assert found.warnings[-1].endswith(
-        "certain: does the network given have the activations of training, or does dropout stand between layers?"
+        "may be inexact: does the network given have the activations of training, or does dropout stand between layers?"
     )

@@ -184,3 +184,22 @@ def test_units_that_noise_alone_has_moved_are_zeros_of_no_dual():
     assert moved.only_noise.nonzero()[:, 0].tolist() == list(range(200, 240))
     assert torch.equal(moved.zeros(true), duals.zeros(true)) and int(duals.zeros(true).min()) > 60
     assert moved.explained_zeros == duals.explained_zeros
+
+
+def test_a_dual_that_holds_another_image_has_one_ratio_to_its_dual():
+    """Of three images the first two have parallel signals, and d_1 − 3 d_2 was found for d_1. Its ratio to d_2 is −3 on
+    all units that the second image alone activates, about a hundred; the third's to others is nowhere the same."""
+    draws = torch.Generator().manual_seed(0)
+    active = torch.rand(3, 400, generator=draws) < 0.5
+    parallel, other = torch.randn(2, 400, generator=draws, dtype=torch.float64)
+    signals = torch.stack([3 * parallel, parallel, other]) * active
+    points = torch.rand(3, 40, generator=draws, dtype=torch.float64)
+    change = (signals.T @ points).float().double()
+    duals = DualSpace.of(torch.zeros_like(change), change, Spectrum.of(change), 3)
+    own = torch.linalg.lstsq(duals.left, signals.T[change.any(1)]).solution.T
+    mixed = torch.stack([own[0] - 3 * own[1], own[1], own[2]])
+    found = duals.one_ratio(torch.nn.functional.normalize(mixed), 32)
+    assert (found[:2] > 0.98).all() and found[2] < 0.02
+    assert duals.one_ratio(torch.nn.functional.normalize(own), 32)[2] < 0.02
+    assert (duals.one_ratio(torch.nn.functional.normalize(mixed[1:]), 32) < 0.02).all()
+    assert (duals.one_ratio(torch.nn.functional.normalize(mixed), 300) == 1).all()
