@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 
 import pandas as pd
 
@@ -14,7 +15,7 @@ from attacks.interface.errors import counted
 from clients.time_limit import CORES, unhurried
 from simulator.audit.plan import AuditPlan
 from simulator.evaluation.attack_run import LONGEST_PROBE, SCORE, AttackRun, clock, mean_seconds, or_more, work_seconds
-from simulator.evaluation.candidate_images import tell_candidates
+from simulator.evaluation.candidate_images import AuditCandidates, tell_candidates
 from simulator.evaluation.job import Job, JobResult
 from simulator.results.keys import ALL, ObservationKey, owner
 from simulator.run_errors import one_line_error
@@ -22,6 +23,7 @@ from simulator.run_errors import one_line_error
 BESIDE = 5.0  # processor seconds that this process takes to load, and to make the page
 LEAST_MINUTES = (BESIDE + 1.0) / 60  # leave an attack a second
 STARTUP = 10.0  # those that Ray and two workers take to come up
+LOADS = 2.0  # those, at most, in which the first test of candidates loads what later ones find there
 LEFT = "left for want of time"
 REST = f"{LEFT}: --minutes 0 goes on with it"  # in the row of a job that the next call tries
 
@@ -113,16 +115,12 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     start = work_seconds()
     each, failed = _measured(plan, counts, keys)
     yield from failed
-    begun = work_seconds()
-    if (source := jobs[0].settings.candidates) is not None:
-        tell_candidates(source, plan.observation(keys[0]), plan.knowledge(keys[0]))
-    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
-    of_a_row = work_seconds() - begun + SCORE[0] + SCORE[1] * parameters
-    least = {kind: LONGEST_PROBE if seconds is None else seconds for kind, seconds in each.items()}
+    beside = _beside_attacks(plan, jobs[0].settings.candidates, keys)
+    least = {kind: beside[kind[1]] + (LONGEST_PROBE if seconds is None else seconds) for kind, seconds in each.items()}
     alone = workers == 1 or len(jobs) == 1
     cores = 1 if alone else min(workers or CORES, CORES)
     here = BESIDE + work_seconds() - start  # on one core
-    shared = (0.0 if alone else STARTUP) + sum(counts[kind] * (of_a_row + seconds) for kind, seconds in least.items())
+    shared = (0.0 if alone else STARTUP) + sum(counts[kind] * seconds for kind, seconds in least.items())
     idle = here + shared / cores
     prices, slow = [], ", ".join(dict.fromkeys(label for (label, _), seconds in each.items() if seconds is None))
     for label in dict.fromkeys(label for label, _ in each):
@@ -136,6 +134,23 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     )
     if minutes and (unsure or idle > 60 * minutes):
         yield f"ends after {minutes:g} min, longer on a busy machine; what is left then is named at the end"
+
+
+def _beside_attacks(
+    plan: AuditPlan, candidates: AuditCandidates | None, keys: Sequence[ObservationKey]
+) -> dict[Seen, float]:
+    """Return the seconds of a row of each kind beside its attack: of its files and scores, and of telling which
+    candidates are members, measured on the first update, for each of its rounds."""
+    rounds, of_a_round = {key: len(plan.recording.recorded(key).pairs) for key in keys}, 0.0
+    for _ in range(2):
+        if candidates is None or of_a_round > LOADS:
+            break
+        begun = work_seconds()
+        tell_candidates(candidates, plan.observation(keys[0]), plan.knowledge(keys[0]))
+        of_a_round = (work_seconds() - begun) / rounds[keys[0]]
+    parameters = sum(parameter.numel() for parameter in plan.model.parameters())
+    of_a_row, kinds = SCORE[0] + SCORE[1] * parameters, {_seen(key) for key in keys}
+    return {kind: of_a_row + of_a_round * mean(rounds[key] for key in keys if _seen(key) == kind) for kind in kinds}
 
 
 def _measured(

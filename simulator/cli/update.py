@@ -83,9 +83,9 @@ def _update(typed: AttackCommand) -> Update:
 
 def member(typed: MemberCommand) -> CommandResult:
     check_out(typed.out_dir)
-    given = {"candidates": typed.candidates, "public images": typed.public}
-    files = [read_truth(path, None, name, typed.in_pixels) for name, path in given.items() if path is not None]
     observation, knowledge, _ = observe(typed)
+    given, shape = {"candidates": typed.candidates, "public images": typed.public}, observation.input_shape
+    files = [read_truth(path, shape, name, typed.in_pixels) for name, path in given.items() if path is not None]
     different, left_out = Distinct.among(files[0].images), ""
     if len(files) > 1:
         files[1], left_out = candidate_images.without_candidates(files[1], files[0])

@@ -107,8 +107,6 @@ def labels_of(files: Sequence[ImageFiles]) -> Tensor | None:
 def to_input_space(images: Tensor, observation: Observation, knowledge: Knowledge) -> Tensor:
     """Normalize images in [0, 1] as the clients do, by the mean and the deviation that the adversary knows; an unknown
     mean is inferred."""
-    if (shape := tuple(images.shape[1:])) != tuple(observation.input_shape):
-        raise InputError(f"images have shape {shape}, the network takes {observation.input_shape}: give such images")
     mean = knowledge.pixel_mean or infer_pixel_mean(observation, knowledge.pixel_std)
     if mean is None:
         raise InputError("pixel_mean is unknown and the update does not tell it: add --know pixel_mean=…")

@@ -14,6 +14,7 @@ from clients.data.files import npz_array, npz_fields
 from clients.data.sources.folder import ENDINGS, load_pictures
 
 Shape = tuple[int, int, int]
+COLOURS = {1: "in grey", 3: "in colour"}  # by the number of channels
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ def no_members(public: Tensor, insiders: Tensor, called: str) -> tuple[Tensor, s
     return torch.from_numpy(~both & first), line
 
 
-def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels: bool = True) -> ImageFiles:
+def read_truth(path: Path, shape: Shape, called: str = "truth", in_pixels: bool = True) -> ImageFiles:
     """Read the private images: from a folder with a file or folder for each client (`client_00.npz`, …), or from one
     npz file or folder of pictures for all of them. called: its name in errors. in_pixels: as of `read_images`. Raise
     InputError for what is missing or does not fit the shape."""
@@ -64,7 +65,7 @@ def read_truth(path: Path, shape: Shape | None, called: str = "truth", in_pixels
 
 @lru_cache(maxsize=4)  # a worker scores many rows
 def _read_truth(
-    path: str, shape: Shape | None, called: str, in_pixels: bool, stamps: tuple[tuple[str, int, int], ...]
+    path: str, shape: Shape, called: str, in_pixels: bool, stamps: tuple[tuple[str, int, int], ...]
 ) -> ImageFiles:
     """stamps: name, time and size of every file, which change if somebody replaces one."""
     there = sorted(Path(path).iterdir()) if Path(path).is_dir() else []
@@ -82,7 +83,7 @@ def _read_truth(
     )
 
 
-def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = True) -> Tensor:
+def read_images(path: Path, shape: Shape, called: str, in_pixels: bool = True) -> Tensor:
     """Read (N, C, H, W) in [0, 1] from the array `images` of an npz file (floats in [0, 1], or uint8) or from a folder
     of pictures. called: their name in errors. in_pixels: False if floats may be on any scale, as in a model's input
     space. Raise InputError if they do not fit `shape`, (C, H, W)."""
@@ -93,11 +94,24 @@ def read_images(path: Path, shape: Shape | None, called: str, in_pixels: bool = 
         images = load_pictures(files)
     else:
         images = _npz_images(path, called, in_pixels)
-    if shape is not None and tuple(images.shape[1:]) != shape:
-        turned = ": give images.transpose(0, 3, 1, 2)" if tuple(images.shape[1:]) == (*shape[1:], shape[0]) else ""
-        given = f"{called} {str(path)!r}: images have shape {tuple(images.shape[1:])}"
-        raise InputError(f"{given}, --shape is {shape}{turned}")
-    return images
+    return _of_shape(images, shape, f"{called} {str(path)!r}")
+
+
+def _of_shape(images: Tensor, shape: Shape, called: str) -> Tensor:
+    """Return images (N, C, H, W) of a shape: of grey ones in three equal channels, as many a JPEG has them, one. Raise
+    InputError, with a remedy, for others."""
+    given = tuple(images.shape[1:])
+    if given == shape:
+        return images
+    if given[0] == 3 and shape == (1, *given[1:]) and bool((images == images[:, :1]).all()):
+        return images[:, :1]
+    if given == (*shape[1:], shape[0]):
+        remedy = "give images.transpose(0, 3, 1, 2)"
+    elif given[1:] == shape[1:] and shape[0] in COLOURS:
+        remedy = f"save them {COLOURS[shape[0]]}, as training converts them"
+    else:
+        remedy = "give them as training resizes or converts them"
+    raise InputError(f"{called}: images have shape {given}, the network takes {shape}: {remedy}")
 
 
 def read_labels(path: Path, count: int) -> Tensor | None:

@@ -243,8 +243,8 @@ def _gave_up(good: pd.DataFrame) -> list[str]:
         return []
     reasons = said(own.assign(detail=own.detail.str.extract(f"{GAVE_UP}([^;]*)", expand=False)))
     return [
-        f"{_attacks(own)} gave up in {len(own)} of {counted(good.attack.isin(own.attack).sum(), 'case')}, which is a "
-        "refusal and no safety: " + "; ".join(text for text, _ in reasons[:2])
+        f"{_attacks(own)} returned nothing in {len(own)} of {counted(good.attack.isin(own.attack).sum(), 'case')}, "
+        "which is a refusal and no safety: " + "; ".join(text for text, _ in reasons[:2])
     ]
 
 

@@ -176,9 +176,9 @@ class Run:
     def store(self, cell: str = "") -> CellStore:
         if cell not in ([""] if self.is_audit else self.cells):
             which = (
-                f"cell {cell!r}" if cell else "cell without a name: it is a sweep, choose one by `cell`, with --cell"
+                f"has no setting {cell!r}" if cell else "has several settings: choose one with --cell, in Python `cell`"
             )
-            raise InputError(f"run {str(self.path)!r} has no {which}{did_you_mean(cell, sorted(self.cells))}")
+            raise InputError(f"run {str(self.path)!r} {which}{did_you_mean(cell, sorted(self.cells))}")
         return CellStore(self.path, cell)
 
     def observation(

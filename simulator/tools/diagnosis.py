@@ -173,7 +173,7 @@ def adversary_images(
     """Return (images of the file, or the public ones of the adversary, in the model's input space; their origin).
     in_pixels: whether the file has pixels in [0, 1]."""
     if file is not None:
-        images = read_truth(file, None, "images", in_pixels).images
+        images = read_truth(file, observation.input_shape, "images", in_pixels).images
         return to_input_space(images, observation, knowledge) if in_pixels else images, str(file)
     if knowledge.public_images is None:
         evaluator = ", or --evaluator to measure on the private ones" if in_pixels else ""

@@ -219,7 +219,7 @@ KINDS: dict[str, Kind] = {
     "set": Kind(settings, lambda text: load_scenario(PROJECT / "scenarios" / "quickstart.yaml", [str(text)])),
     **{name: Kind(of_files(valid), checkpoint) for name, valid in checkpoints().items()},
     "npz data": Kind(of_files(own_data()), read_own_data),
-    "candidates": Kind(of_files({"c.npz": packed(images=images(5))}), lambda path: read_truth(Path(path), None)),
+    "candidates": Kind(of_files({"c.npz": packed(images=images(5))}), lambda path: read_truth(Path(path), SHAPE)),
     "truth": Kind(of_files({"t.npz": packed(images=images(5))}), lambda path: read_images(Path(path), SHAPE, "truth")),
     "idx": Kind(of_folder(functools.partial(write_idx, "")), lambda root: decoded(idx.load_mnist(of("mnist", root)))),
     "idx.gz": Kind(

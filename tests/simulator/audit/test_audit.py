@@ -265,8 +265,9 @@ BAD = {
     "no such field": ({"know": {"lr": 0.1}}, "--know lr: no such field"),
     "a field that nobody knows": ({"know": {"steps": True}}, "an audit knows no true value"),
     "no truth there": ({"truth": "nowhere.npz"}, "does not exist: give an npz file"),
-    "truth of another size": ({"truth": "big.npz"}, "--shape is (1, 8, 8)"),
-    "truth with channels last": ({"truth": "last.npz"}, "is (1, 8, 8): give images.transpose(0, 3, 1, 2)"),
+    "truth of another size": ({"truth": "big.npz"}, "takes (1, 8, 8): give them as training resizes or converts them"),
+    "truth in colour": ({"truth": "colour.npz"}, "takes (1, 8, 8): save them in grey, as training converts them"),
+    "truth with channels last": ({"truth": "last.npz"}, "takes (1, 8, 8): give images.transpose(0, 3, 1, 2)"),
     "truth on another scale": ({"truth": "normalized.npz"}, "before --mean and --std"),
 }
 
@@ -275,6 +276,7 @@ BAD = {
 def test_bad_input_is_one_line_and_nothing_is_written(recorded, case, monkeypatch):
     monkeypatch.chdir(recorded)
     np.savez("big.npz", images=np.zeros((2, 1, 9, 9), np.float32))
+    np.savez("colour.npz", images=np.eye(3, dtype=np.float32)[:, :, None, None].repeat(8, 2).repeat(8, 3))
     np.savez("last.npz", images=np.zeros((2, 8, 8, 1), np.float32))
     np.savez("normalized.npz", images=np.full((2, 1, 8, 8), -0.75, np.float32))
     given, said = BAD[case]

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,6 +22,7 @@ from clients import time_limit
 from simulator.audit import price
 from simulator.audit.plan import AuditPlan, doubt_trained
 from simulator.audit.price import LEFT, TimeLeft, describe_rest
+from simulator.audit.recording import Recording
 from simulator.audit.run_audit import _of_workers, audit
 from simulator.evaluation import attack_run
 from simulator.evaluation.job import Job, JobResult, JobSettings
@@ -29,7 +31,7 @@ from simulator.results.ledger import JOURNAL, read_journal
 from simulator.run.display import Display
 from simulator.scenario.sections import AttackConfig
 from tests.attacks.conftest import client
-from tests.simulator.audit.recorded import SHAPE, record
+from tests.simulator.audit.recorded import SHAPE, digits, record
 from tests.simulator.audit.test_audit import SPAN, audited
 
 
@@ -167,8 +169,7 @@ class Shown(Display):
 def test_an_audit_says_first_what_it_will_do_and_costs(tmp_path):
     display = Shown()
     recorded = record(tmp_path / "rec", clients=(2, 0))
-    files = {name: recorded / f"{name}.npz" for name in ("candidates", "public") if (recorded / f"{name}.npz").exists()}
-    audited(recorded, "said", attacks=["mean_image", "span"], display=display, **files)
+    audited(recorded, "said", attacks=["mean_image", "span"], display=display)
     said = display.said
     assert said[0] == (
         "3 updates of 1 round (2 server, 1 observer): 3 × mean_image, 3 × span; timing a few first, each for 10 s of "
@@ -185,8 +186,29 @@ def test_clients_with_few_and_with_many_images_are_priced_by_both(tmp_path, monk
     monkeypatch.setattr(AuditPlan, "knowledge", lambda plan, key: Knowledge(num_private=images[key.client]))
     monkeypatch.setattr(attack_run, "attack_seconds", lambda run, observation, told: float(told.num_private))
     audited(recorded, "said", attacks=["mean_image"], display=display)
-    assert "(mean_image 20 s to 41 s each)" in display.said[1]
+    assert "(mean_image 21 s to 41 s each)" in display.said[1]
     assert int(re.match(r"cost: about (\d+) s", display.said[1])[1]) >= 1 + 40 + 41
+
+
+def test_a_row_is_priced_with_the_candidates_that_it_tells(tmp_path, monkeypatch):
+    """A newcomer's case: rows of `mean_image`, said to take 0 s, took 20 to 30. Here 7 s a round; one has 3."""
+    recorded, display, now = record(tmp_path / "rec", clients=(2, 0)), Shown(), SimpleNamespace(seconds=0.0)
+    for name, whose in (("candidates", 2), ("public", 1)):
+        np.savez(recorded / f"{name}.npz", images=digits(whose)[0].numpy())
+    monkeypatch.setattr(price, "work_seconds", lambda: now.seconds)
+    monkeypatch.setattr(price, "tell_candidates", lambda *given: setattr(now, "seconds", now.seconds + 7))
+    monkeypatch.setattr(attack_run, "attack_seconds", lambda *given: 0.0)
+    seen_before = Recording.recorded
+
+    def three_of_all(recording, key):
+        found = seen_before(recording, key)
+        return found.model_copy(update={"pairs": found.pairs * 3}) if key.client == ALL else found
+
+    monkeypatch.setattr(Recording, "recorded", three_of_all)
+    files = {name: recorded / f"{name}.npz" for name in ("candidates", "public")}
+    audited(recorded, "said", attacks=["mean_image"], display=display, **files)
+    assert "(mean_image 7 s to 21 s each)" in display.said[1]
+    assert int(re.match(r"cost: about (\d+) s", display.said[1])[1]) == round(price.BESIDE + 7 + 7 + 7 + 21)
 
 
 BROKEN = """from dataclasses import dataclass

@@ -52,6 +52,21 @@ def test_pictures_and_bytes_are_candidates_as_they_are_in_an_audit(fedspill, pai
     assert tables[0] == tables[1] and len(tables[0].splitlines()) == 5
 
 
+def test_grey_pictures_saved_in_colour_are_grey_candidates(fedspill, pair, tmp_path):
+    """A grey JPEG decodes to the same pixels from one channel and from three."""
+    pixels = (255 * np.random.default_rng(0).random((4, 8, 8))).astype(np.uint8)
+    tables = []
+    for mode in ("L", "RGB"):
+        (tmp_path / mode).mkdir()
+        for number, one in enumerate(pixels):
+            Image.fromarray(one).convert(mode).save(tmp_path / mode / f"{number}.jpg")
+        given = ("--mean", "0.5", "--candidates", tmp_path / mode, "--out", tmp_path / "out")
+        result = fedspill("member", *pair, *given)
+        assert result.returncode == 0, result.stderr
+        tables.append((tmp_path / "out" / "membership.csv").read_text())
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
@@ -61,7 +76,10 @@ def test_pictures_and_bytes_are_candidates_as_they_are_in_an_audit(fedspill, pai
         ({"images": np.zeros((2, 64))}, "number, channels, height, width"),
         ({"images": np.full((2, 1, 8, 8), np.nan)}, "not finite"),
         ({"images": np.zeros((0, 1, 8, 8))}, "`images` is float64 (0, 1, 8, 8)"),
-        ({"images": np.zeros((2, 1, 28, 28))}, "expected (number, 1, 8, 8)"),
+        (
+            {"images": np.zeros((2, 1, 28, 28))},
+            "(1, 28, 28), the network takes (1, 8, 8): give",
+        ),
     ],
 )
 def test_bad_candidates(fedspill, pair, tmp_path, arrays, says):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attacks import InputError
 from clients.data.partition import split_data
 from simulator.reports.benchmark_advice import benchmark_verdict
 from simulator.reports.benchmark_figures import draw_benchmark
@@ -96,6 +97,8 @@ def test_a_benchmark_draws_its_frontier_and_its_images(ran):
 
 def test_an_adaptive_attack_repeated_from_the_command_line_knows_the_defense_again(ran, fedspill, tmp_path):
     name = next(name for name in ran.cells if "noise" in name)
+    with pytest.raises(InputError, match=r"has several settings: choose one with --cell, in Python `cell` \(known: "):
+        ran.store()
     cell = ["--run", ran.path, "--client", "0", "--cell", name]
     for label, knows in (("span", {}), ("span-adaptive", {"noise_scale": 10.0})):
         result = fedspill("attack", *cell, "--attack", label, "--out", tmp_path / label)

@@ -178,7 +178,9 @@ def test_images_that_an_attack_holds_and_doubts_are_in_the_attackers_hands():
     assert any("not sure of, among 7 candidates: the attacker has 5" in line for line in among)
     held = "Attack 'span' returned 0 of 8 images of client 0 in round 1 and held back 5 that it was not sure of: the "
     assert any(line.startswith(f"{held}attacker has 5") for line in found.of("shown"))
-    assert any("gave up in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS))
+    assert any(
+        "returned nothing in 1 of 1 case," in line and "refusal and no safety" in line for line in found.of(*LIMITS)
+    )
 
 
 def test_images_held_that_nothing_tells_from_blurs_of_anybody_are_told_with_that_doubt():
@@ -200,7 +202,9 @@ def test_an_attack_that_gave_up_is_counted_among_its_own_cases():
     gave_up = {"num_reconstructed": 0, "detail": "nothing returned: too many images"}
     features = gave_up | {"num_features": 8, "round": 2}
     rows = table(gave_up, features, recovered(8), *(recovered(1, attack="ntk", round=r) for r in (1, 2, 3)))
-    assert any(line.startswith("Attack 'span' gave up in 1 of 3 cases, ") for line in verdict(rows).of("tried"))
+    assert any(
+        line.startswith("Attack 'span' returned nothing in 1 of 3 cases, ") for line in verdict(rows).of("tried")
+    )
 
 
 def test_images_that_fit_the_update_and_are_not_in_the_truth_question_the_truth():
