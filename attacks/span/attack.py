@@ -53,7 +53,6 @@ from attacks.networks.probing import (
 from attacks.networks.vision_transformer import find_patch_embedding
 from attacks.span.evidence.known_defense import knows_defense
 from attacks.span.feature_space.network import find_feature_network
-from attacks.span.feature_space.update import NO_GAP
 from attacks.span.joining import of_rounds, told_and_untold
 from attacks.span.search.candidates import SearchOptions
 from attacks.span.stages import RoundsApart, Variant, check_bias
@@ -200,7 +199,7 @@ class SpanAttack(SearchOptions, Attack):
         features = FeatureVariant(observation, knowledge, self, network)
         if has_few_features(network, math.prod(observation.input_shape)):
             return FewFeaturesVariant(features)
-        knowledge.require(self.name, "num_private", because=NO_GAP)
+        knowledge.require(self.name, "num_private", because="behind convolutions, an image shows once for every step")
         return features
 
 

@@ -19,8 +19,6 @@ from attacks.span.stages import Refusal
 from attacks.span.thresholds import EVIDENCE, FEATURE
 from attacks.update.spectrum import Spectrum, layer_update
 
-NO_GAP = "the spectrum of features has no gap at their number"
-
 
 @dataclass(frozen=True)
 class FeatureUpdate:
@@ -66,7 +64,8 @@ class FeatureUpdate:
         factors, rows = _first_layer(updates[0])
         count = knowledge.num_private or len(rows) * factors.exact
         if not count:
-            knowledge.require("span", "num_private", because=NO_GAP)
+            no_gap = "the spectrum of features has no gap at their number"
+            knowledge.require("span", "num_private", because=no_gap)
         tested = len(updates) > 1 and network.activation is not None
         return cls(
             network=network,
