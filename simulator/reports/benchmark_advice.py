@@ -18,6 +18,7 @@ LOST = 0.10  # loss from which on too little was learned to compare
 LEARNED = 0.30  # gain of accuracy over no training, without a defense, below which such losses mean nothing
 LOW, HIGH = "recovered_fraction_low", "recovered_fraction_high"
 MOST = 6  # defenses that are named
+UNLEARNED = "No conclusion: the task was not learned."
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
@@ -33,15 +34,17 @@ def learned(table: pd.DataFrame) -> set[str]:
 
 
 def benchmark_verdict(record: Run, table: pd.DataFrame) -> Verdict:
-    """Return the verdict on the defenses that cost little enough, with the conclusion of the benchmark as its headline.
-    Its other sentences stand first in what was shown, and are the run's own in place of remedies from our benchmark."""
+    """Return the verdict on the defenses that cost little enough, with the conclusion of the benchmark, where there is
+    one, as its headline. Its other sentences stand first in what was shown, and are the run's own in place of remedies
+    from our benchmark."""
     found = verdict(record.leakage[record.leakage.defense.isin(learned(table))], record.stopped)
     worst = only_learned(table) + found.headline
     said = advice(table, untrained(record.utility))
     if not said:
         return replace(found, headline=worst)
-    statements = {**found.statements, "shown": [*said[1:], worst, *found.of("shown")], "next": []}
-    return replace(found, headline=said[0], statements=statements)
+    headline, *others = [worst, *said] if said[0].startswith(UNLEARNED) else [said[0], *said[1:], worst]
+    statements = {**found.statements, "shown": [*others, *found.of("shown")], "next": []}
+    return replace(found, headline=headline, statements=statements)
 
 
 def only_learned(table: pd.DataFrame) -> str:
@@ -69,7 +72,7 @@ def advice(table: pd.DataFrame, before: float) -> list[str]:
     base = plain.iloc[0]
     if base.test_accuracy - before < LEARNED:
         return [
-            f"No conclusion: the task was not learned. Without a defense accuracy is {base.test_accuracy:.2f} after "
+            f"{UNLEARNED} Without a defense accuracy is {base.test_accuracy:.2f} after "
             f"round {base['round']}, {before:.2f} before training, so that no cost in accuracy means anything: train "
             "for longer (federation.rounds, training.epochs), or attack a later round (adversary.when)."
         ]
