@@ -176,8 +176,7 @@ class PixelEvidence:
         tested."""
         if self.like_adam:
             return Refusal(
-                "nothing returned: the first layer's update has full rank and entries of similar size (their mean is "
-                f"{_evenness(self.defense.layers.change):.2f} of their root mean square), which is what local Adam "
+                f"nothing returned: the first layer's update has {self._evenness}, which is what local Adam "
                 "looks like, or a server's (FedAdam) between global checkpoints, whose first round can be undone "
                 "(docs/howto/audit_in_full.md): no number of images can be read off it, nor images (much added noise, "
                 "rounding, entries left out and more images than units or pixels have full rank too)"
@@ -206,6 +205,13 @@ class PixelEvidence:
                 "(docs/howto/audit_in_full.md), looks like one of so many images too"
             )
         return None
+
+    @property
+    def _evenness(self) -> str:
+        if self.inferred == 1:
+            return "rank 1 and columns of equal size, the signs of pixels"
+        mean = f"{_evenness(self.defense.layers.change):.2f} of their root mean square"
+        return f"full rank and entries of similar size (their mean is {mean})"
 
     @property
     def guessed(self) -> bool:
@@ -270,7 +276,7 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
     """Return whether the first layer's update looks as if each step had changed all entries by the same size.
 
     Either its singular values have no gap and no floor, or it has all the rank that its pixels allow and entries of
-    equal size. spectrum: of that update. inferred: the number of images that it seems to show.
+    equal size, or shows the signs of one image. spectrum: of that update. inferred: the number of images that it seems to show.
     """
     if defense.count is not None or not 1 <= inferred < len(spectrum.values):
         return False
@@ -278,8 +284,18 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
     last, behind = spectrum.values[inferred - 1 : inferred + 1].tolist()
     if last < EVIDENCE.clear_gap * behind:
         return spectrum.floor_flatness() < EVIDENCE.flat_floor
+    if inferred == 1:
+        return _shows_signs(change)
     exhausted = inferred >= EVIDENCE.rank_exhausted * min(spectrum.rows, 1 + different_columns(change))
-    return exhausted and _evenness(change) > (EVIDENCE.even_entries if inferred > 1 else EVIDENCE.even_alone)
+    return exhausted and _evenness(change) > EVIDENCE.even_entries
+
+
+def _shows_signs(change: Tensor) -> bool:
+    """Return whether the one image of an update (W, in + 1) has pixels of −1 and 1 alone in the network's input space.
+    However far apart the units' entries are, adaptive steps leave no more of an image."""
+    sizes = change.norm(dim=0)
+    pixels, bias = sizes[:-1][sizes[:-1] > 0], sizes[-1]
+    return bool(((pixels - bias).abs() <= EVIDENCE.sign_error * bias).double().mean() >= EVIDENCE.signs)
 
 
 def _evenness(change: Tensor) -> float:

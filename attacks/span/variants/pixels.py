@@ -253,9 +253,10 @@ class PixelJudge:
         """Leave out images that noise moves far or whose ρ is high, and where no zeros vouch for any those that may be
         the mean of two."""
         images, candidates = acceptance.images, self.candidates
-        if len(images) < 2:
+        if not len(images):
             return acceptance
-        typical, moved, means = float(torch.pdist(images).median()), candidates.duals.moved_by_noise(images), ""
+        typical = float(torch.pdist(images).median() if len(images) > 1 else images.norm())
+        moved, means = candidates.duals.moved_by_noise(images), ""
         most = CERTAINTY.error_in_noise * typical
         explained = self._explained(images)
         near = (moved < most) & explained

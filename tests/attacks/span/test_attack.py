@@ -348,6 +348,24 @@ def test_one_image_of_even_pixels_is_told_from_adams_first_step():
     assert not len(refused.images) and "local Adam" in refused.warnings[0]
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_the_signs_of_one_image_are_no_image(optimizer):
+    """However its units' entries differ: after six steps only the last test held them, and in a network of one hidden
+    layer none did."""
+    found = run(client(mlp(), digits(1), epochs=6, lr=1e-3, optimizer=optimizer))
+    assert not len(found.images) and "the signs of pixels, which is what local Adam" in found.warnings[-1]
+
+
+def test_one_image_whose_bias_is_lost_in_rounding_is_held():
+    """Pixels up to 255 move weights, and at this rate hardly a bias, by which the image is scaled: it came back 14
+    times too bright. At a hundred times the rate it is right."""
+    image, known = 255 * digits(1), Knowledge(pixel_mean=(0.0,), pixel_std=(1 / 255,))
+    held = run(client(mlp(), image, epochs=5, lr=1e-8), known)
+    assert not len(held.images) and "noise moves candidates by" in held.warnings[1]
+    found = run(client(mlp(), image, epochs=5, lr=1e-6), known)
+    assert nearest(image, found)[0] < 0.01 * image.norm()
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_one_step_in_float64_shows_no_less_than_in_float32(count):
     """Beyond the images its second layer's update is zero but for the rounding of a decomposition."""
