@@ -276,7 +276,8 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
     """Return whether the first layer's update looks as if each step had changed all entries by the same size.
 
     Either its singular values have no gap and no floor, or it has all the rank that its pixels allow and entries of
-    equal size, or shows the signs of one image. spectrum: of that update. inferred: the number of images that it seems to show.
+    equal size, or shows the signs of one image. spectrum: of that update. inferred: the number of images that it seems
+    to show.
     """
     if defense.count is not None or not 1 <= inferred < len(spectrum.values):
         return False
