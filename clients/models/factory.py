@@ -69,7 +69,10 @@ def build_model(config: ModelConfig, shape: tuple[int, int, int], outputs: int, 
     if scheme != "own":
         initialize(model, scheme, torch_generator(seed, "initialization"))
     _freeze(model, config.frozen)
-    found = outputs_of(model, config.name, shape)
+    fit = (
+        "name in `model` a network that takes these, or in `data` images that it takes (for one channel, saved in grey)"
+    )
+    found = outputs_of(model, config.name, shape, fit)
     if found != (outputs,):
         raise InputError(
             f"model {config.name!r} has outputs of shape {found}, the labels need ({outputs},): "
@@ -178,8 +181,11 @@ def _freeze(model: nn.Module, patterns: list[str]) -> None:
         raise InputError(f"model.frozen {patterns} leaves no parameter to train")
 
 
-def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tuple[int, ...]:
-    """Return the shape of the model's outputs for one image (C, H, W); raise InputError if it takes no such images."""
+def outputs_of(
+    model: nn.Module, name: str, shape: tuple[int, int, int], remedy: str = "a shape is channels,height,width"
+) -> tuple[int, ...]:
+    """Return the shape of the model's outputs for one image (C, H, W); raise InputError if it takes no such images.
+    remedy: for a layer that takes others."""
     parameter, entered = next(model.parameters(), torch.zeros(())), list[tuple[nn.Module, Any]]()
     try:
         with torch.no_grad(), register_module_forward_pre_hook(lambda *call: entered.append(call)):
@@ -187,13 +193,11 @@ def outputs_of(model: nn.Module, name: str, shape: tuple[int, int, int]) -> tupl
     except InputError as error:
         raise InputError(f"model {name!r}: {error}") from None
     except RuntimeError as error:
-        reason = (entered and _misfit(model, *entered[-1])) or one_line(error)
+        reason = (entered and _misfit(model, *entered[-1], remedy)) or one_line(error)
         raise InputError(f"model {name!r} cannot take images of shape {shape}: {reason}") from None
     except (Exception, SystemExit) as error:
-        remedy = "attacks give it one tensor of floats (N, C, H, W); wrap a model that takes anything else:"
-        raise InputError(
-            f"model {name!r} raised on images of shape {shape}: {remedy}\n{own_traceback(error)}"
-        ) from None
+        wrap = "attacks give it one tensor of floats (N, C, H, W); wrap a model that takes anything else:"
+        raise InputError(f"model {name!r} raised on images of shape {shape}: {wrap}\n{own_traceback(error)}") from None
     return tuple(found.shape[1:])
 
 
@@ -208,7 +212,7 @@ def count_scores(model: nn.Module, name: str, shape: tuple[int, int, int]) -> in
     return found[0]
 
 
-def _misfit(model: nn.Module, layer: nn.Module, given: tuple[Any, ...]) -> str:
+def _misfit(model: nn.Module, layer: nn.Module, given: tuple[Any, ...], remedy: str) -> str:
     """Return what a layer takes and what it gets, if that is why it raised; else ""."""
     what, wanted, place = "", 0, -1
     if isinstance(layer, nn.Linear):
@@ -220,6 +224,4 @@ def _misfit(model: nn.Module, layer: nn.Module, given: tuple[Any, ...]) -> str:
         return f"its layer {name!r} takes text, which is not attacked; its rows that moved tell a client's words"
     if not what or not given or given[0].dim() < -place or given[0].shape[place] == wanted:
         return ""
-    return (
-        f"its layer {name!r} takes {wanted} {what} and gets {given[0].shape[place]}; a shape is channels,height,width"
-    )
+    return f"its layer {name!r} takes {wanted} {what} and gets {given[0].shape[place]}; {remedy}"

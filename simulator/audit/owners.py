@@ -149,8 +149,9 @@ def describe_owners(truth: AuditTruth, clients: Mapping[int, SeenClient]) -> lis
     if truth.owners is None:
         return [*describe_names(clients), f"all clients: truth from {truth.path.name} ({len(files.images)} images)"]
     for client, file in truth.owners.items():
-        name, place = str(clients[client].name or client), f"/{files.names[file]}" if files.by_client else ""
-        called = f"client {client}" if name == str(client) else f"client {client} ({name})"
+        seen, place = clients[client], f"/{files.names[file]}" if files.by_client else ""
+        name = f"node {seen.node}" if seen.name is None else str(seen.name)
+        called = f"client {client}" if str(client) in (name, str(seen.node)) else f"client {client} ({name})"
         lines.append(f"{called}: truth from {truth.path.name}{place} ({files.counts[file]} images)")
     return [*lines, *(f"client {client}: it said that it had no images" for client in truth.without)]
 
@@ -189,15 +190,20 @@ def owners_said(files: ImageFiles, clients: Mapping[int, SeenClient], said: Mapp
     for node, folder in said.items():
         file = Path(folder).name.removesuffix(".npz")
         if str(node) not in known:
+            ids = [f"{seen.node} (client {number})" for number, seen in clients.items()]
+            some = f"{', '.join(ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)}"
             raise InputError(
-                f"--owner {node}={folder}: the recording has no node {node!r}{did_you_mean(node, [*known])}"
+                f"--owner {node}={folder}: {str(node)!r} is no node of the recording: write NODE=FOLDER, with one of "
+                f"the node ids {some}"
             )
         if file not in files.names:
-            raise InputError(f"--owner {node}={folder}: --truth holds no {file!r}{did_you_mean(file, [*files.names])}")
+            meant = did_you_mean(file, [*files.names])
+            raise InputError(f"--owner {node}={folder}: --truth holds no file or folder {file!r}{meant}")
         owners[known[str(node)]] = files.names.index(file)
     return owners
 
 
+MOST_NAMED = 10  # node ids, in an error
 SURE = 0.75  # AUC of a file's images against all others, from which on the update tells the owner
 
 

@@ -115,6 +115,8 @@ def describe_audit(plan: AuditPlan, jobs: Sequence[Job], minutes: float, workers
     start = work_seconds()
     each, failed = _measured(plan, counts, keys)
     yield from failed
+    if jobs[0].settings.candidates is not None:
+        yield "timing the test of the candidates on one update, which every row has beside its attack"
     beside = _beside_attacks(plan, jobs[0].settings.candidates, keys)
     least = {kind: beside[kind[1]] + (LONGEST_PROBE if seconds is None else seconds) for kind, seconds in each.items()}
     alone = workers == 1 or len(jobs) == 1
@@ -181,7 +183,7 @@ def _measured(
 
 def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:
     """Say what was left, and its price by the seconds of the same attacks by the clock; "" if nothing was left.
-    workers: attacks at a time, default one per core."""
+    workers: attacks at a time, default one per core. The seconds of a row are without the test of its candidates."""
     rest = leakage[leakage.detail.str.startswith(LEFT, na=False)]
     if rest.empty:
         return ""
@@ -194,7 +196,9 @@ def describe_rest(leakage: pd.DataFrame, workers: int | None) -> str:
     unknown = sorted(f"{attack} ({view})" for attack, view in kinds.index if (attack, view) not in took.index)
     names = ", ".join(dict.fromkeys(rest.attack))
     beside = f", without {', '.join(unknown)}, of which none has ended" if unknown else ""
+    tested = "membership_candidates" in leakage and leakage.membership_candidates.notna().any()
+    beside += "; the test of the candidates, for each row, comes on top" if tested else ""
     left = f"{len(rest)} of {len(leakage)} attacks are left ({names})"
-    if unknown and price < 1:  # what membership of candidates costs beside a baseline is not in its seconds
+    if unknown and price < 1:
         return f"{left}: how long they take is not known, as none of {', '.join(unknown)} has ended"
     return f"{left}: about {clock(price)} by the clock, {how}{beside}"

@@ -16,6 +16,7 @@ A fault never disturbs the federation: it is logged, and noted under `problems` 
 The files have any format that `read_checkpoint` knows, and any ending.
 """
 
+import atexit
 import re
 import shlex
 from collections.abc import Collection
@@ -68,6 +69,7 @@ class MessageRecorder:
 
     def finish(self) -> None:
         """Wait until everything is written; log how much there is and the command that audits it."""
+        atexit.unregister(self.finish)
         writer = self.writer
         with self.problems.caught("the end of the recording"):
             self.background.finish()
@@ -125,6 +127,7 @@ class Record(Wrapped):
         attributes = vars(self.strategy)
         before = {name: attributes[name] for name in hooks if name in attributes}
         attributes.update(hooks)
+        atexit.register(self.recorder.finish)  # Ctrl-C ends a simulation without its thread, in which this runs
         try:
             return self.strategy.start(*args, **options)
         finally:

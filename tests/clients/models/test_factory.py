@@ -89,7 +89,7 @@ def test_a_model_of_a_dict_is_told_what_attacks_give(factory):
             "def make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(100, 10))",
             "its layer '1' takes 100 numbers and gets 784",
         ),
-        ("def make():\n    return nn.Conv2d(28, 2, 3)", "its layer '' takes 28 channels and gets 1"),
+        ("def make():\n    return nn.Conv2d(28, 2, 3)", "takes 28 channels and gets 1; name in `model` a network that"),
         ("def make():\n    return nn.Embedding(9, 2)", "takes text, which is not attacked"),
         ("def make():\n    return nn.Sequential(nn.Conv2d(1, 4, 50))", "can't be greater than actual input size"),
         ("def make():\n    return 3", "returned int"),

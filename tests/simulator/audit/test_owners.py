@@ -66,12 +66,19 @@ def test_files_called_by_the_node_ids_are_theirs():
             "",
         ),
         (True, {0: 1}, {"0": "1"}, ("0", None), ["client 0: truth from t/1 (2 images)"], ""),
-        (True, {0: 1}, {"0": "1"}, (None, None), ["client 0: truth from t/1 (2 images)"], "it is client 0 of the rec"),
-        (True, {0: 1}, {"17": "1"}, (None, None), ["client 0: truth from t/1 (2 images)"], ""),
+        (
+            True,
+            {0: 1},
+            {"0": "1"},
+            (None, None),
+            ["client 0 (node 17): truth from t/1 (2 images)"],
+            "it is client 0 of the rec",
+        ),
+        (True, {0: 1}, {"17": "1"}, (None, None), ["client 0 (node 17): truth from t/1 (2 images)"], ""),
         (True, {0: 1, 1: 1}, {"b": "1", "a": "1"}, ("b", "a"), [], "clients 0 and 1 are compared with one truth, '1'"),
         (False, None, {}, (None, None), ["all clients: truth from t (4 images)"], "2 clients are compared with one"),
         (True, None, {}, (None, None), [], "'t': the updates could not tell which file or folder of --truth is whose"),
-        (False, {0: 0}, {"17": "t"}, (None, None), ["client 0: truth from t (4 images)"], ""),
+        (False, {0: 0}, {"17": "t"}, (None, None), ["client 0 (node 17): truth from t (4 images)"], ""),
     ],
 )
 def test_whose_truth_is_taken_is_said_and_doubted(tmp_path, folder, owners, said, names, lines, doubt):
@@ -119,9 +126,11 @@ def test_whose_a_folder_is_can_be_said():
     names = files("alice", "bob")
     assert owners_said(names, clients, {"304881": "truth/alice", "0": "bob.npz"}) == {1: 0, 0: 1}
     assert owners_said(names, clients, {"ward-b": "bob"}) == {1: 1}
-    with pytest.raises(InputError, match=r"--owner 5=bob: the recording has no node '5'"):
-        owners_said(names, clients, {"5": "bob"})
-    with pytest.raises(InputError, match=r"--truth holds no 'bop'; did you mean 'bob'"):
+    ids = r"with one of the node ids 7139184572 \(client 0\), 304881 \(client 1\)$"
+    for node in ("5", "bob"):
+        with pytest.raises(InputError, match=rf"--owner {node}=0: '{node}' is no node of the recording: .*{ids}"):
+            owners_said(names, clients, {node: "0"})
+    with pytest.raises(InputError, match=r"--truth holds no file or folder 'bop'; did you mean 'bob'"):
         owners_said(names, clients, {"0": "bop"})
 
 

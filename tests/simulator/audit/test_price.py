@@ -145,6 +145,8 @@ def test_the_rest_is_priced_by_what_the_same_attacks_took():
     beside = ", without ntk (observer), of which none has ended"
     for workers, said in ((1, "4 min by the clock, one by one"), (2, "2 min by the clock, 2 at a time")):
         assert describe_rest(table, workers) == f"3 of 6 attacks are left (span, ntk): about {said}{beside}"
+    tested = "; the test of the candidates, for each row, comes on top"
+    assert describe_rest(table.assign(membership_candidates=9), 1).endswith(f"{beside}{tested}")
     unknown = "how long they take is not known, as none of ntk (observer) has ended"  # it had said "about 0 s"
     assert describe_rest(table[4:], 1) == f"1 of 2 attacks are left (ntk): {unknown}"
 
@@ -207,8 +209,9 @@ def test_a_row_is_priced_with_the_candidates_that_it_tells(tmp_path, monkeypatch
     monkeypatch.setattr(Recording, "recorded", three_of_all)
     files = {name: recorded / f"{name}.npz" for name in ("candidates", "public")}
     audited(recorded, "said", attacks=["mean_image"], display=display, **files)
-    assert "(mean_image 7 s to 21 s each)" in display.said[1]
-    assert int(re.match(r"cost: about (\d+) s", display.said[1])[1]) == round(price.BESIDE + 7 + 7 + 7 + 21)
+    assert display.said[1].startswith("timing the test of the candidates on one update")
+    assert "(mean_image 7 s to 21 s each)" in display.said[2]
+    assert int(re.match(r"cost: about (\d+) s", display.said[2])[1]) == round(price.BESIDE + 7 + 7 + 7 + 21)
 
 
 BROKEN = """from dataclasses import dataclass

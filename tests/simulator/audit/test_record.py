@@ -5,6 +5,8 @@ import json
 import logging
 import random
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -355,6 +357,35 @@ def test_two_recordings_under_way_in_one_folder_do_not_mix(tmp_path, caplog):
     first.finish()
     by_hand(Record(fedavg(), tmp_path / "mine"), rounds=2)
     assert [len(Recording(tmp_path / name).rounds) for name in ("mine", "mine.previous")] == [2, 1]
+
+
+INTERRUPTED = """
+import sys, threading, time
+from fedspill import Record
+from tests.simulator.audit.test_record import Grid, checkpoint, fedavg, trained
+from flwr.supercore.task_identity import TaskIdentity
+for name in ("_task_id", "_run_id", "_node_id"):
+    setattr(TaskIdentity, name, 1)
+def answers(message):  # as Flower waits after Ctrl-C
+    asked.append(message)
+    if len(asked) > 6:
+        third.set()
+        time.sleep(600)
+    return trained(message)
+asked, third, strategy = [], threading.Event(), Record(fedavg(), sys.argv[1])
+run = threading.Thread(target=strategy.start, args=(Grid(answers), checkpoint(), 3), daemon=True)
+run.start()
+assert third.wait(60)
+"""
+
+
+def test_a_process_that_ends_says_what_is_recorded(tmp_path):
+    """A newcomer's case: Ctrl-C in a simulation, whose rounds run in another thread."""
+    mine, command = tmp_path / "mine", [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run([*command, mine], capture_output=True, text=True, timeout=120)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0 and f"fedspill: 2 rounds of 3 clients: {mine}\n" in said
+    assert said.count(f"next, fedspill audit {mine} --model ") == 1 and len(Recording(mine).rounds) == 2
 
 
 def test_what_makes_no_sense_is_refused_before_any_training(tmp_path):
