@@ -210,6 +210,8 @@ class Attack(ABC):
 
     def _ranked(self, made: Reconstruction) -> Reconstruction:
         try:
+            if made.residual.shape != made.images.shape[:1]:  # ranking would leave images out
+                raise InputError(f"residual is {tuple(made.residual.shape)}, it has to be ({len(made.images)},)")
             return made.ranked()
         except Exception as error:  # whatever a class of the user's has returned
             raise InputError(f"{hook_of(self, 'reconstruct')} has to return a Reconstruction: {error}") from error

@@ -24,6 +24,7 @@ app = ClientApp()
 MEMORY = "defenses"  # in the node's state: what defenses keep between rounds, of one cell
 CLIENT_APP_RAISED = 2  # Flower's own code for a ClientApp that raises
 LIMIT = "timeout"  # in the configuration of a round: processor seconds that a client may take
+LONGEST_CAUSE = 200  # letters, so that file and line behind it are not cut off
 OUT_OF_TIME = 1000  # code of the error in the place of a reply that took longer; Flower's own codes end below
 
 
@@ -56,7 +57,7 @@ def train(message: Message, context: Context) -> Message:
     except (Exception, SystemExit) as error:  # code of the user's own: its exit would take the worker with it
         frame = (users_frames(error) or traceback.extract_tb(error.__traceback__))[-1]
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
-        reason = f"{what} ({Path(frame.filename).name}, line {frame.lineno})"
+        reason = f"{one_line(what, most=LONGEST_CAUSE)} ({Path(frame.filename).name}, line {frame.lineno})"
         return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
 
 

@@ -60,7 +60,12 @@ def make_strategy(federation: FederationConfig, config: StrategyConfig) -> Strat
     options}; by default FedAvg.
     """
     if config.name not in known_strategies():
-        raise InputError(f"unknown federation.strategy {config.name!r}{did_you_mean(config.name, known_strategies())}")
+        hint = did_you_mean(config.name, known_strategies())
+        if ":" in config.name:
+            hint = (
+                f": name one of Flower's{hint}; put fedspill.Record around your own, in your app (docs/howto/audit.md)"
+            )
+        raise InputError(f"unknown federation.strategy {config.name!r}{hint}")
     _check_minimums(federation, config)
     strategy = getattr(flower, config.name)
     defaults = {

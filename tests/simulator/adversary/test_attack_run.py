@@ -38,6 +38,7 @@ def test_a_run_gives_its_attack_all_that_it_may_know(monkeypatch):
         (Reconstruction(torch.zeros(3, 7), torch.zeros(3)), r"of shape \(3, 7\), not \(M, 1, 2, 2\)"),
         (Reconstruction(torch.zeros(1, 1, 2, 2), torch.zeros(1), held=torch.zeros(2, 4)), r"of shape \(2, 4\)"),
         (Reconstruction(torch.full((1, 1, 2, 2), torch.nan), torch.zeros(1)), "with NaN or Inf"),
+        (Reconstruction(torch.zeros(3, 1, 2, 2), torch.zeros(2)), r"residual is \(2,\), it has to be \(3,\)"),
         (torch.zeros(1, 1, 2, 2), "has to return a Reconstruction: 'Tensor' object"),
     ],
 )

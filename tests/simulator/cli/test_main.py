@@ -72,6 +72,7 @@ BAD = {
     ),
     "mean of too many channels": ("name: s\nadversary: {knowledge: {pixel_mean: [1, 2, 3]}}\n", "1 channels"),
     "no image at all": ("name: s\nadversary: {knowledge: {num_private: 0}}\n", "num_private is 0"),
+    "own strategy": ("name: s\nfederation: {strategy: 'mine:Avg'}\n", "put fedspill.Record around your own"),
     "strategy of trees": ("name: s\nfederation: {strategy: FedXgbBagging}\n", "unknown federation.strategy"),
     "an option under another name": (
         "name: s\nfederation: {strategy: {name: FedAvgM, options: {momentum: 0.9}}}\n",
