@@ -263,7 +263,9 @@ class PixelJudge:
         loose = candidates.below(candidates.threshold)
         if not len(candidates.passed) and len(images) == len(loose):
             certainty = self._certainty(loose)
-            moved, near = certainty.error.hypot(moved), certainty.no_means(near & (certainty.error < most))
+            moved = certainty.error.hypot(moved)
+            # one far candidate widens `typical`, but its ρ is above what means have: other mixtures have more
+            near = certainty.no_means(near & (certainty.error < most) & (certainty.mixed < 1))
             means = (
                 f", and their ρ is {float(certainty.mixed.median()):.2g} of what the mean of two would have (at most "
                 f"{CERTAINTY.mixed:g})"
