@@ -67,7 +67,7 @@ class EVIDENCE(Thresholds):
     # both chosen on clients of MNIST and CIFAR-10 with 1 to 400 images, by SGD with and without noise and by Adam
     flat_floor: float = 0.85  # share of a flat floor's lower quartile: 0.95 and more after SGD, less after Adam
     even_entries: float = 0.75  # mean over root mean square of the entries: 0.76 to 1 where Adam exhausts the rank
-    # The update of one image always has full rank, and adaptive steps leave the signs. Chosen on 31 such clients (tricks,
+    # The update of one image always has full rank; adaptive steps leave the signs. Chosen on 31 such clients (tricks,
     # seeds 9000 to 9059: 999 of 1,000 pixels and more) and MNIST from -1 to 1 under SGD (1 image in 10,000 has as many)
     signs: float = 0.99  # share of the pixels that are as long as the bias, to `sign_error`
     sign_error: float = 0.05
