@@ -48,6 +48,7 @@ def worst_table(leakage: pd.DataFrame) -> pd.DataFrame:
 
 
 DESCRIPTION, AUDIT = "scenario.yaml", "audit.yaml"  # of a run and of an audit, in their directories
+MOST_NAMED = 3  # settings, in a sentence
 PAGE = "report.html"
 WRITTEN = "name the folder that a run, an audit or a benchmark wrote"
 
@@ -126,9 +127,13 @@ class Run:
         rows = [entry.get("row") or {} for entry in self.journal.entries if entry.get("table") == LEAKAGE.name]
         over = sum(row.get("status") != "skipped" for row in rows)
         count = f"{done} of {of} attacks are" if of else f"{over} attack{' is' if over == 1 else 's are'}"
+        left = [name for name in self.cells if name and name not in self.journal.done]
+        names = f"{', '.join(left[:MOST_NAMED])}{', …' * (len(left) > MOST_NAMED)}"
+        others = f"{len(left)} of {len(self.cells)} settings did not end: {names}"
         return (
-            f"this {'audit' if self.is_audit else 'run'} is incomplete: {count} over, and nothing is known of the "
-            f"others; the command that began it goes on from there, with --out {self.path}"
+            f"this {'audit' if self.is_audit else 'run'} is incomplete: {count} over, and "
+            f"{others if left else 'nothing is known of the others'}; the command that began it goes on from there, "
+            f"with --out {self.path}"
         )
 
     @property

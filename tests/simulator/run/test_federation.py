@@ -16,6 +16,7 @@ from simulator.run.plan import make_plan
 from simulator.run.run_folder import claimed
 from simulator.run.workers import START
 from simulator.run_errors import CellsFailed, RunError
+from simulator.rundir.run import Run
 from simulator.scenario.scenario import load_scenario
 
 
@@ -66,6 +67,7 @@ def test_a_cell_that_fails_keeps_none_of_the_others_from_running(tmp_path, start
     assert read_journal(tmp_path / "out" / JOURNAL).done == {"learning_rate=0.1", "learning_rate=0.05"}
     rows = pd.read_parquet(tmp_path / "out" / "utility.parquet")
     assert rows["training.learning_rate"].tolist() == [0.05, 0.1, 10.0]  # what the failed cell had found is kept
+    assert "1 of 3 settings did not end: learning_rate=10.0; the command" in Run(tmp_path / "out").stopped
 
 
 def test_a_run_without_a_sweep_says_why_it_failed_and_no_more(start):
