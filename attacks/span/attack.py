@@ -19,11 +19,11 @@ This file chooses the variant for a network and runs it, round by round where ne
                        (what the passes of the search have found)
     sparse_duals.py    search: the sparsity test of a candidate, whose zeros make it exact
     acceptance.py      accept: as a set, one by one, or fitted in noise
-    feature_space/     the same stages for features: network, update, inversion to pixels, search;
-                       for a client of one single_image
+    feature_space/     the same stages for features: network, update, inversion to pixels, search; and single_image,
+                       the inversion where the client has one
     tokens.py          search: tokens of a vision transformer, put together to images
     maps/              the same stages for maps of convolutions: network, patches, update, search, inversion to pixels;
-                       for what single ones were fed projections and places
+                       and projections and places, which put together what a 1x1 convolution was fed
     joining.py         one result of several
     thresholds.py      every tuned constant
 """
@@ -125,13 +125,13 @@ class SpanAttack(SearchOptions, Attack):
         """Use num_private where it is known, else infer it. residual is what the variant reports. Raises InputError for
         an update of zero."""
         if not knows_defense(observation, knowledge):
-            return _as_drawn(self._attack(observation, knowledge, generator, progress), observation, knowledge)
+            return _as_trained(self._attack(observation, knowledge, generator, progress), observation, knowledge)
         # the update as it was sent may do where the one that knowledge of the defense makes of it does not
         same = torch.Generator().set_state(generator.get_state())
         told = self._attack(observation, knowledge, generator, progress)
         naive = replace(knowledge, **dict.fromkeys(DEFENSE_FIELDS))
         found = told_and_untold(told, self._attack(observation, naive, same, progress))
-        return _as_drawn(found, observation, knowledge)
+        return _as_trained(found, observation, knowledge)
 
     def _attack(
         self, observation: Observation, knowledge: Knowledge, generator: torch.Generator, progress: Progress
@@ -194,6 +194,7 @@ class SpanAttack(SearchOptions, Attack):
         check_differentiable(self.name, observation.model, observation.input_shape)
         check_float64(self.name, observation.model, observation.input_shape)
         if len(network.layers) > 2 and (head := head_of(observation, network)) is not None:
+            # mean and range are those of pixels, and the head is fed features
             told = Knowledge(num_private=knowledge.num_private)
             return FrozenBodyVariant(head, told, self, linear_layers_of(head), True, observation, network)
         features = FeatureVariant(observation, knowledge, self, network)
@@ -212,11 +213,13 @@ def _with_features(found: Reconstruction, last: Reconstruction) -> Reconstructio
     return replace(found, features=last.features, num_inferred=count, facts=found.facts | last.facts, warnings=warnings)
 
 
-def _as_drawn(found: Reconstruction, observation: Observation, knowledge: Knowledge) -> Reconstruction:
-    """Hold images, and leave out features, of layers that training fed what it drew at random, as behind dropout: what
-    comes back is what they were fed, of some pixels only or with noise, and so of nobody. Hold images of layers that
-    training fed something else than evaluation mode does, in which features are brought back to images. Where nothing
-    came back, say what may read an update that was compressed."""
+def _as_trained(found: Reconstruction, observation: Observation, knowledge: Knowledge) -> Reconstruction:
+    """Hold images that are nobody's because training fed a layer otherwise than evaluation mode does.
+
+    Behind dropout a layer is fed what was drawn at random: images of some pixels only, or with noise, which are held,
+    and features, which are left out. Where training fed it something else, features are brought back to wrong images,
+    which are held. Where nothing came back, say what may read an update that was compressed.
+    """
     if not len(found.images) and not found.num_features:
         if (seen := seen_compression(observation, knowledge)) is None:
             return found
@@ -241,8 +244,8 @@ def _as_drawn(found: Reconstruction, observation: Observation, knowledge: Knowle
 
 
 def _centralized(observation: Observation) -> bool:
-    """Return whether the rows of the updates of all layers, and there are two or more, add up to zero, as no layer's do
-    that is fed what ReLU or pixels leave."""
+    """Return whether the rows of every layer's update add up to zero, of two layers or more. No layer's do without
+    centralization that is fed pixels or what ReLU leaves."""
     delta, layers = observation.one_round()[0].delta(), observation.model.named_modules()
     names = (parameter_names(name)[0] for name, layer in layers if isinstance(layer, nn.Linear | nn.Conv2d))
     updates = [delta[name].double().flatten(1) for name in names if name in observation.moved]
