@@ -109,13 +109,16 @@ class FoundDuals:
 
     def sure(self) -> Tensor:
         """Return which images (F,) are certain where no dual is missing: their zeros are units that they leave
-        inactive, and determine the dual. One that they leave free may hold some of another dual, whose image is
-        wrong."""
-        space, directions = self.space, self.directions
-        agreed = space.contradicted(directions, self.images()) < ONE_HIDDEN.contradicted
+        inactive, and determine the dual, and the update's error moves them little. A dual that they leave free may
+        hold some of others, whose images are wrong: those that have its zeros, but for the `mixed` that a mixture
+        has of its own."""
+        space, directions, images = self.space, self.directions, self.images()
+        certain = _unmoved(space, images) & (space.contradicted(directions, images) < ONE_HIDDEN.contradicted)
         if space.count == 1:
-            return agreed
-        return agreed & (space.shared_zeros(directions[self.free], directions) < SPARSITY.shared_zeros).all(0)
+            return certain
+        free = directions[self.free]
+        most_shared = SPARSITY.shared_zeros - ONE_HIDDEN.mixed / space.zeros(free)[:, None].clamp_min(1)
+        return certain & (space.shared_zeros(free, directions) < most_shared).all(0)
 
     @cached_property
     def free(self) -> Tensor:
@@ -177,6 +180,7 @@ class OneHiddenVariant(FirstLayerVariant[FoundDuals]):
         space, outputs = self._duals(evidence), self._outputs(evidence)
         half = len(outputs) // 2
         own = peel(space, outputs[:half] - outputs[half:] / 2)
+        own = own.chosen(_unmoved(space, own.images).nonzero()[:, 0].tolist())
         directions = sharpened(space, normalize(own.duals @ space.left))
         nothing = outputs.new_zeros(len(directions), len(outputs))
         found = FoundDuals(space, directions, nothing, own.sines, own)
@@ -343,6 +347,13 @@ def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
         diagonal += 1e-6 * diagonal.mean(1, keepdim=True) + 1e-30
         solved.append(torch.linalg.solve(gram, (z * some) @ outputs.T))
     return torch.cat(solved) if solved else duals[:, :0]
+
+
+def _unmoved(space: DualSpace, images: Tensor) -> Tensor:
+    """Return which images (M, in) the error of the update moves little, (M,) bool: rounding may have lost their biases,
+    by which they are scaled."""
+    distances = torch.pdist(images)
+    return space.moved_by_noise(images) < CERTAINTY.error * (distances.median() if len(distances) else images.norm())
 
 
 def _distinct(directions: Tensor) -> Tensor:
