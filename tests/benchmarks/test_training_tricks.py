@@ -10,7 +10,6 @@ from tests.benchmarks.training_tricks import counted, small_sets
     [
         ("AdamW", 7006, 0),  # the signs of its only image, behind one hidden layer
         ("pixels 0 to 255, small rate", 7000, 0),  # 2.8 times too bright, its bias being lost in rounding
-        ("pixels 0 to 255, small rate", 8003, 0),  # eight of them, with units of their own
         ("clipped gradients", 7004, 5),  # two hold 43 and 14 % of an image whose dual holds theirs
         ("update in 8 bits", 7006, 1),  # ten times the one image less nine times the other, beside the other
     ],
