@@ -113,6 +113,12 @@ class ExplanationTest:
         return float(rest.norm() / self.update.norm())
 
 
+def usual_distance(images: Tensor) -> float:
+    """Return the median distance between images (M, in), or the length of the only one."""
+    distances = torch.pdist(images)
+    return float(distances.median() if len(distances) else images.norm())
+
+
 @dataclass(frozen=True)
 class Certainty:
     """What determines each of M candidates.
@@ -160,8 +166,7 @@ class Certainty:
 
     def _passed(self, images: Tensor) -> dict[str, Tensor]:
         """Return which candidates (M, in) pass, (M,) bool, by what is to be said of those that do not."""
-        distances = torch.pdist(images)
-        most = CERTAINTY.error * (distances.median() if len(distances) else images.norm())
+        most = CERTAINTY.error * usual_distance(images)
         return {
             "may be inexact": self.error.hypot(self.moved) < most,
             "do not explain the second layer's update": self.residual < CERTAINTY.residual,

@@ -176,7 +176,7 @@ class PixelEvidence:
         tested."""
         if self.like_adam:
             return Refusal(
-                f"nothing returned: the first layer's update has {self._evenness}, which is what local Adam "
+                f"nothing returned: the first layer's update has {self._entries}, which is what local Adam "
                 "looks like, or a server's (FedAdam) between global checkpoints, whose first round can be undone "
                 "(docs/howto/audit_in_full.md): no number of images can be read off it, nor images (much added noise, "
                 "rounding, entries left out and more images than units or pixels have full rank too)"
@@ -207,7 +207,8 @@ class PixelEvidence:
         return None
 
     @property
-    def _evenness(self) -> str:
+    def _entries(self) -> str:
+        """What the update's entries have in common, in words."""
         if self.inferred == 1:
             return "rank 1 and columns of equal size, the signs of pixels"
         mean = f"{_evenness(self.defense.layers.change):.2f} of their root mean square"

@@ -33,6 +33,7 @@ from torch.nn.functional import normalize
 
 from attacks.base import Facts, Progress, Reconstruction
 from attacks.interface.errors import InputError
+from attacks.span.acceptance import usual_distance
 from attacks.span.evidence.pixel_evidence import PixelEvidence
 from attacks.span.own_units import OwnUnits, peel
 from attacks.span.search.descent import first_of_near
@@ -352,8 +353,7 @@ def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
 def _unmoved(space: DualSpace, images: Tensor) -> Tensor:
     """Return which images (M, in) the error of the update moves little, (M,) bool: rounding may have lost their biases,
     by which they are scaled."""
-    distances = torch.pdist(images)
-    return space.moved_by_noise(images) < CERTAINTY.error * (distances.median() if len(distances) else images.norm())
+    return space.moved_by_noise(images) < CERTAINTY.error * usual_distance(images)
 
 
 def _distinct(directions: Tensor) -> Tensor:

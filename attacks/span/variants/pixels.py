@@ -16,7 +16,15 @@ from attacks.interface.torch_tools import cast_state
 from attacks.networks.front_layers import read_front_layers
 from attacks.networks.mlp import FrontLayers
 from attacks.networks.probing import linear_layers, probe
-from attacks.span.acceptance import Certainty, ExplanationTest, certainty, fit_images, standing_out, with_means
+from attacks.span.acceptance import (
+    Certainty,
+    ExplanationTest,
+    certainty,
+    fit_images,
+    standing_out,
+    usual_distance,
+    with_means,
+)
 from attacks.span.evidence.known_defense import undo_defense
 from attacks.span.evidence.layers import (
     FirstLayers,
@@ -255,8 +263,7 @@ class PixelJudge:
         images, candidates = acceptance.images, self.candidates
         if not len(images):
             return acceptance
-        typical = float(torch.pdist(images).median() if len(images) > 1 else images.norm())
-        moved, means = candidates.duals.moved_by_noise(images), ""
+        typical, moved, means = usual_distance(images), candidates.duals.moved_by_noise(images), ""
         most = CERTAINTY.error_in_noise * typical
         explained = self._explained(images)
         near = (moved < most) & explained
@@ -264,7 +271,7 @@ class PixelJudge:
         if not len(candidates.passed) and len(images) == len(loose):
             certainty = self._certainty(loose)
             moved = certainty.error.hypot(moved)
-            # one far candidate widens `typical`, but its ρ is above what means have: other mixtures have more
+            # a far candidate widens `typical`, but no image has a ρ above what the mean of two would have
             near = certainty.no_means(near & (certainty.error < most) & (certainty.mixed < 1))
             means = (
                 f", and their ρ is {float(certainty.mixed.median()):.2g} of what the mean of two would have (at most "
