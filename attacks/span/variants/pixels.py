@@ -283,7 +283,8 @@ class PixelJudge:
         )
         facts = acceptance.facts | constants_of(CERTAINTY)
         reason = acceptance.reason if near.any() else far + means
-        return replace(acceptance, images=images[near], reason=reason, facts=facts)
+        kept = near | (len(images) == 1)  # the only one stays, to be held for the reason
+        return replace(acceptance, images=images[kept], reason=reason, facts=facts)
 
     def _explained(self, images: Tensor) -> Tensor:
         """Return which images (M, in) have a ρ that would do for a candidate without zeros, (M,) bool. With zeros it is
