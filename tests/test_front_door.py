@@ -40,7 +40,7 @@ reveal_type(fedspill.__version__)
 def start(code, folder, path=""):
     environment = {"PYTHONPATH": f"{folder}:{path or PROJECT}", "PATH": "/usr/bin:/bin"}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, timeout=600
     )
 
 
@@ -124,7 +124,7 @@ def test_mypy_passes_on_a_file_that_imports_it(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=300,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stdout
     assert "Reconstruction" in ran.stdout and 'Revealed type is "str"' in ran.stdout

@@ -19,7 +19,7 @@ def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # a notice of the theme's authors
-    built = subprocess.run(command, cwd=PROJECT, env=quiet, capture_output=True, text=True, timeout=300)
+    built = subprocess.run(command, cwd=PROJECT, env=quiet, capture_output=True, text=True, timeout=600)
     assert built.returncode == 0 and "WARNING" not in built.stderr, built.stderr
     return out
 

@@ -108,7 +108,7 @@ class Deployment:
         self.started.append(process)
         return process
 
-    def flower(self, *arguments: object, patience: float = 400) -> subprocess.CompletedProcess[str]:
+    def flower(self, *arguments: object, patience: float = 900) -> subprocess.CompletedProcess[str]:
         """Its command line. patience: seconds after which it is given up."""
         command = [str(BIN / "flwr"), *map(str, arguments)]
         return subprocess.run(
@@ -126,7 +126,7 @@ class Deployment:
             "--ssl-certfile", self.folder / "server.pem", "--ssl-keyfile", self.folder / "server.key",
             "--enable-supernode-auth", "--disable-runtime-dependency-installation",
         )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
                 return

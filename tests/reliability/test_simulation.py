@@ -26,7 +26,7 @@ def command(tmp_path_factory):
     mark = {"FEDSPILL_TEST": str(folder)}
     arguments = [Path(sys.executable).with_name("fedspill"), "run", folder / "faults.yaml", "--out", folder / "out"]
     ended = subprocess.run(
-        arguments, capture_output=True, text=True, env={**os.environ, **mark}, timeout=500, check=False
+        arguments, capture_output=True, text=True, env={**os.environ, **mark}, timeout=900, check=False
     )
     last = (folder / "out" / "ledger.jsonl").stat().st_mtime
     return ended, Run(folder / "out"), time.time() - last, mark
@@ -63,7 +63,7 @@ def test_the_command_ends_soon_and_says_how_many_rows_have_no_result(command):
     assert f"{counts['failed']} failed" in ended.stderr and f"{counts['timeout']} timeout" in ended.stderr
     assert "Traceback" not in ended.stderr + ended.stdout and "\x1b" not in ended.stderr
     assert seconds < 30
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left

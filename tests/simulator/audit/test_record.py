@@ -382,7 +382,7 @@ assert third.wait(60)
 def test_a_process_that_ends_says_what_is_recorded(tmp_path):
     """A newcomer's case: Ctrl-C in a simulation, whose rounds run in another thread."""
     mine, command = tmp_path / "mine", [sys.executable, "-c", INTERRUPTED]
-    ended = subprocess.run([*command, mine], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([*command, mine], capture_output=True, text=True, timeout=600)
     said = ended.stdout + ended.stderr
     assert ended.returncode == 0 and f"fedspill: 2 rounds of 3 clients: {mine}\n" in said
     assert said.count(f"next, fedspill audit {mine} --model ") == 1 and len(Recording(mine).rounds) == 2

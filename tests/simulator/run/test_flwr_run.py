@@ -43,7 +43,7 @@ def flower(tmp_path):
     def run(*args):
         command = [BIN / "flwr", *map(str, args)]
         return subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=app, timeout=400, check=False
+            command, capture_output=True, text=True, env=environment, cwd=app, timeout=900, check=False
         )
 
     yield run

@@ -99,7 +99,7 @@ def test_a_run_goes_on_without_a_node_that_is_lost(tmp_path, nodes):
     try:
         await_attacks(tmp_path / "out" / "ledger.jsonl", run)
         cluster.remove_node(second, allow_graceful=False)
-        said, _ = run.communicate(timeout=240)
+        said, _ = run.communicate(timeout=600)
     finally:
         run.kill()
     rows = pd.read_csv(tmp_path / "out" / "leakage.csv")

@@ -171,7 +171,7 @@ def test_the_command_line_of_chromium_prints_the_verdict_on_the_first_page(page_
     where = tmp_path / "verdict.pdf"
     said = subprocess.run(
         [CHROMIUM, "--headless", *QUIET, "--no-pdf-header-footer", f"--print-to-pdf={where}", page_file.as_uri()],
-        capture_output=True, timeout=120,
+        capture_output=True, timeout=600,
     )  # fmt: skip
     assert where.exists(), said.stderr[-500:]
     first, *others = map(without_spaces, texts_of_pages(where.read_bytes()))
