@@ -166,9 +166,10 @@ class Certainty:
 
     def _passed(self, images: Tensor) -> dict[str, Tensor]:
         """Return which candidates (M, in) pass, (M,) bool, by what is to be said of those that do not."""
-        most = CERTAINTY.error * usual_distance(images)
+        usual = usual_distance(images)
+        exact = (self.error < CERTAINTY.error * usual) & (self.moved < CERTAINTY.moved * usual)
         return {
-            "may be inexact": self.error.hypot(self.moved) < most,
+            "may be inexact": exact,
             "do not explain the second layer's update": self.residual < CERTAINTY.residual,
             "may share their signal with another image": self.apart | (self.residual < CERTAINTY.rounding**2),
             "rest on duals that may not be those of images": (self.misfit < CERTAINTY.misfit) | self.complete,

@@ -24,7 +24,7 @@ gradients; it holds just as well over any number of local steps, for the units t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -45,6 +45,8 @@ class DualSpace:
     ends: two (W, in + 1), [W | b] of what the activation is fed before and after.
     repeats: in how many rounds a unit has the same row of L, up to scale and noise; 1 for a single round.
     units: (W,), the unit of every row of L, in whatever round; None where no two rows are of one.
+    last: (N, N), C, covariance of the error of β, the coordinates of the bias's column; None where it is that of the
+        other columns, noise² times the identity.
     """
 
     left: Tensor
@@ -54,6 +56,7 @@ class DualSpace:
     ends: tuple[Tensor, Tensor]
     repeats: float = 1.0
     units: Tensor | None = None
+    last: Tensor | None = None
 
     @classmethod
     def of(
@@ -77,6 +80,11 @@ class DualSpace:
         units = (alive.nonzero()[:, 0] % (len(alive) // rounds)).unique(return_inverse=True)[1]
         return cls(inside[alive] / values, rows, values, noise, (first[alive], last[alive]), repeated, units)
 
+    def with_bias_error(self, deviation: Tensor) -> "DualSpace":
+        """Return a copy in which the bias's column is L β, fitted to entries of this standard deviation (W,)."""
+        inverse = torch.linalg.pinv(self.left / deviation[:, None])
+        return replace(self, last=inverse @ inverse.T)
+
     @property
     def count(self) -> int:
         """N, the number of images."""
@@ -93,9 +101,12 @@ class DualSpace:
 
     def moved_by_noise(self, images: Tensor) -> Tensor:
         """Return how far the update's error moves images (M, in), an expected L2 distance (M,): of x̃ = Δᵀ L y every
-        entry is off by noise · ‖y‖, of x by as much for each pixel, and by its own length for the last one."""
-        sizes = (images.shape[1] + images.double().square().sum(1)).sqrt()
-        return self.noise * self.coordinates(images).norm(dim=1) * sizes
+        entry is off by noise · ‖y‖, the last one by √(yᵀ C y) where C is its covariance, of x by as much for each
+        pixel, and by its own length for the last one."""
+        y, points = self.coordinates(images), images.double()
+        entry = self.noise * y.norm(dim=1)
+        last = entry if self.last is None else ((y @ self.last) * y).sum(1).clamp_min(0).sqrt()
+        return (entry.square() * points.shape[1] + last.square() * points.square().sum(1)).sqrt()
 
     def remaining_rows(self, directions: Tensor) -> Tensor:
         """Return rows (N − F, in + 1) that span all x̃ but those of the F images with the directions c (F, N)."""

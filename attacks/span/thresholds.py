@@ -71,6 +71,8 @@ class EVIDENCE(Thresholds):
     # seeds 9000 to 9059: 999 of 1,000 pixels and more) and MNIST from -1 to 1 under SGD (1 image in 10,000 has as many)
     signs: float = 0.99  # share of the pixels that are as long as the bias, to `sign_error`
     sign_error: float = 0.05
+    bias_lost: float = 1e-3  # error of the bias's change, as a share of it, from which on rounding is undone
+    hardly_rounded: float = 1 / 16  # share of a layer's entries: those of the smallest units in the last place
     centred: float = 3e-3  # sums of rows of the update, to its size: 3e-4 of centralized ones, of plain ones 0.04
 
 
@@ -167,6 +169,8 @@ class CERTAINTY(Thresholds):
     # of that distance, in noise that hides zeros: more, and candidates are one point. Chosen on 90 clients of 2 to 16
     # images through smooth activations: private images had at most 0.06, one mean that came back six times 170
     error_in_noise: float = 0.25
+    # of that distance, wherever the update's error is told: what it may move an image by
+    moved: float = 0.1
     # chosen on three clients of 8 raw CIFAR-10 images in two batches, the first three of those below
     way: tuple[float, ...] = (0.0, 0.5)  # parts of the way from the sent parameters at which features are compared
     misfit: float = 8.0  # F ratio of the directions that duals fix; private images: 99 % below 6

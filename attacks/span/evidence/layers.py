@@ -11,6 +11,7 @@ from attacks.interface.errors import InputError
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import torch_generator
 from attacks.networks.mlp import BatchNorm, FrontLayers
+from attacks.span.evidence.rounding import steady_bias
 from attacks.span.thresholds import EVIDENCE
 from attacks.update.spectrum import CLEAR_GAP, ROUNDING, Spectrum, decay_factor, without_decay
 
@@ -26,6 +27,7 @@ class FirstLayers:
     second: (R, out, W + 1), the change of [W | b] of the second layer.
     warnings, facts: on what was undone.
     norms: [scale | shift] (R·W, 2) of the BatchNorm behind the first layer, before and after; None without one.
+    bias_error: (R·W,), standard deviation of the entries of Δb, where rounding was undone; None where not.
     """
 
     initial: Tensor
@@ -34,6 +36,7 @@ class FirstLayers:
     warnings: tuple[str, ...] = ()
     facts: Facts = field(default_factory=dict)
     norms: tuple[Tensor, Tensor] | None = None
+    bias_error: Tensor | None = None
 
     @classmethod
     def of(cls, observation: Observation, network: FrontLayers, device: torch.device) -> "FirstLayers":
@@ -59,6 +62,15 @@ class FirstLayers:
     def noting(self, warnings: tuple[str, ...], facts: Facts) -> "FirstLayers":
         """Return a copy with further warnings and facts."""
         return replace(self, warnings=(*self.warnings, *warnings), facts=self.facts | facts)
+
+    def steadied(self, spectrum: Spectrum, count: int) -> "FirstLayers":
+        """Return a copy whose bias moved within the `count` directions of the update, if rounding took much of how it
+        did. spectrum: of the update."""
+        if (found := steady_bias(self.initial, self.final, spectrum, count)) is None:
+            return self
+        moved, error = found
+        final = torch.cat([self.final[:, :-1], (self.initial[:, -1] + moved)[:, None]], 1)
+        return replace(self, final=final, bias_error=error)
 
     @property
     def change(self) -> Tensor:

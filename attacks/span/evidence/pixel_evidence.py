@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -111,6 +111,8 @@ class PixelEvidence:
         relu: whether the network's activation is ReLU.
         """
         inferred, count, doubts = _numbers(defense, spectrum, inferred, num_private)
+        if defense.count is None and (layers := defense.layers.steadied(spectrum, count)) is not defense.layers:
+            defense, spectrum = replace(defense, layers=layers), Spectrum.of(layers.change)
         layers, outside = defense.layers, spectrum.relative_residual(count)
         tests = informative_rounds(layers.second, count)
         regime = regime_of(defense, tests.values(), count, outside, relu)

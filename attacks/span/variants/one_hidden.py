@@ -353,7 +353,7 @@ def _fitted(duals: Tensor, active: Tensor, outputs: Tensor) -> Tensor:
 def _unmoved(space: DualSpace, images: Tensor) -> Tensor:
     """Return which images (M, in) the error of the update moves little, (M,) bool: rounding may have lost their biases,
     by which they are scaled."""
-    return space.moved_by_noise(images) < CERTAINTY.error * usual_distance(images)
+    return space.moved_by_noise(images) < CERTAINTY.moved * usual_distance(images)
 
 
 def _distinct(directions: Tensor) -> Tensor:

@@ -122,7 +122,8 @@ class FirstLayerVariant(Variant[PixelEvidence, CandidatesType]):
     def _duals(self, evidence: PixelEvidence) -> DualSpace:
         layers = evidence.defense.layers
         sent, returned = layers.initial, layers.final
-        return DualSpace.of(sent, returned, evidence.spectrum, evidence.count, layers.rounds, layers.fed)
+        space = DualSpace.of(sent, returned, evidence.spectrum, evidence.count, layers.rounds, layers.fed)
+        return space if layers.bias_error is None else space.with_bias_error(layers.bias_error[layers.change.any(1)])
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ class PixelJudge:
         typical, moved, means = usual_distance(images), candidates.duals.moved_by_noise(images), ""
         most = CERTAINTY.error_in_noise * typical
         explained = self._explained(images)
-        near = (moved < most) & explained
+        near = (moved < CERTAINTY.moved * typical) & explained
         loose = candidates.below(candidates.threshold)
         if not len(candidates.passed) and len(images) == len(loose):
             certainty = self._certainty(loose)
