@@ -183,7 +183,7 @@ class Attack(ABC):
         if let_gradients_through(own.model, own.input_shape):
             own = replace(own)  # other parameters count as trained
         with exact_convolutions(), without_subnormals():
-            found = self._ranked(self.reconstruct(own, told, generator, progress))
+            found = self._ranked(self.reconstruct(own, told, generator, progress), observation.input_shape)
         warnings += found.warnings
         if observation.kept:
             warnings.append(
@@ -208,13 +208,21 @@ class Attack(ABC):
             seconds=time.perf_counter() - start,
         )
 
-    def _ranked(self, made: Reconstruction) -> Reconstruction:
+    def _ranked(self, made: Reconstruction, shape: tuple[int, int, int]) -> Reconstruction:
+        hook = hook_of(self, "reconstruct")
         try:
             if made.residual.shape != made.images.shape[:1]:  # ranking would leave images out
                 raise InputError(f"residual is {tuple(made.residual.shape)}, it has to be ({len(made.images)},)")
-            return made.ranked()
+            found = made.ranked()
         except Exception as error:  # whatever a class of the user's has returned
-            raise InputError(f"{hook_of(self, 'reconstruct')} has to return a Reconstruction: {error}") from error
+            raise InputError(f"{hook} has to return a Reconstruction: {error}") from error
+        for images in (found.images, *(() if found.held is None else (found.held,))):
+            if tuple(images.shape) != (len(images), *shape):
+                wanted = ", ".join(map(str, ("M", *shape)))
+                raise InputError(f"{hook} returned images of shape {tuple(images.shape)}, not ({wanted})")
+        if not torch.isfinite(found.images).all():
+            raise InputError(f"{hook} returned images with NaN or Inf in them")
+        return found
 
     def check(self, observation: Observation, knowledge: Knowledge) -> None:
         """Raise InputError where `run` would refuse this network with this knowledge; no update is looked at."""

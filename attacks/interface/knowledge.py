@@ -1,6 +1,7 @@
 """What the adversary is told beside the checkpoints (`Knowledge`), and how many candidates an attack starts from."""
 
 import math
+import operator
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, NamedTuple, get_args
 
@@ -137,10 +138,17 @@ class Knowledge:
             raise InputError(f"knowledge {problem}")
         if self.pixel_range is not None and not self.pixel_range[0] < self.pixel_range[1]:
             raise InputError(f"knowledge pixel_range is {self.pixel_range}, it has to be (lowest, highest), finite")
-        if self.labels is not None and not (self.labels and min(self.labels) >= 0):
+        if self.labels is not None and not (len(self.labels) and all(map(_is_class, self.labels))):
             raise InputError(f"knowledge labels is {self.labels}: name the class of every image, from 0")
         if self.batches is not None and not (self.batches and all(self.batches)):
             raise InputError("knowledge batches has no step, or a step without images: list the images of every step")
+
+
+def _is_class(label: object) -> bool:
+    try:
+        return operator.index(label) >= 0  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 MOST_CANDIDATES = 10_000  # twenty times those of 250 private images

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from attacks import Attack, InputError, Knowledge, Observation, Reconstruction, torch_generator
+from attacks import InputError, Knowledge, Observation, Reconstruction, torch_generator
 from attacks.base import Progress, silent
-from attacks.interface.plugins import hook_of
 from clients.time_limit import time_limit
 from simulator.scenario.scenario import Scenario
 from simulator.scenario.sections import AttackConfig
@@ -45,22 +44,7 @@ class AttackRun:
         label = self.config.label.removesuffix("-adaptive")
         purpose = f"attack/{observation.threat_model}/{label}"
         generator = torch_generator(self.seed, purpose, observation.round, observation.client)
-        attack = self.config.make()
-        found = attack.run(observation, self.knowledge(granted), generator, progress)
-        check_images(found, observation.input_shape, attack)
-        return found
-
-
-def check_images(found: Reconstruction, shape: tuple[int, ...], attack: Attack) -> None:
-    """Raise InputError unless an attack has returned finite images of this shape (C, H, W)."""
-    for images in (found.images, *(() if found.held is None else (found.held,))):
-        if tuple(images.shape) != (len(images), *shape):
-            wanted = ", ".join(map(str, ("M", *shape)))
-            raise InputError(
-                f"{hook_of(attack, 'reconstruct')} returned images of shape {tuple(images.shape)}, not ({wanted})"
-            )
-    if not torch.isfinite(found.images).all():
-        raise InputError(f"{hook_of(attack, 'reconstruct')} returned images with NaN or Inf in them")
+        return self.config.make().run(observation, self.knowledge(granted), generator, progress)
 
 
 PROBE = 6  # iterations of an attack that are run

@@ -162,10 +162,8 @@ class PixelEvidence:
 
     @cached_property
     def has_left_out_entries(self) -> bool:
-        """Whether the client left entries of the update out, so that the duals of all points have zeros. Zeros alone do
-        not tell: images that are black in places make some too. But the sum over few such images has few directions,
-        and an update with entries left out nearly as many as the pixels allow."""
-        return self.count >= EVIDENCE.left_out_rank * self.rank and _leaves_entries_out(self.defense.layers.change)
+        """Whether the client left entries of the update out, so that the duals of all points have zeros."""
+        return _leaves_entries_out(self.defense.layers.change, self.count, self.rank)
 
     @cached_property
     def like_adam(self) -> bool:
@@ -308,8 +306,11 @@ def _evenness(change: Tensor) -> float:
     return float(sizes.mean() / sizes.square().mean().sqrt())
 
 
-def _leaves_entries_out(change: Tensor) -> bool:
-    """Return whether the first layer's update (W, in + 1) has zeros outside of rows and columns of zeros."""
+def _leaves_entries_out(change: Tensor, count: int, rank: int) -> bool:
+    """Return whether the first layer's update (W, in + 1) has zeros outside of rows and columns of zeros, and `count`
+    directions, nearly as many as the highest rank that it can have: black pixels of few images make zeros, too."""
+    if count < EVIDENCE.left_out_rank * rank:
+        return False
     moved = change[change.any(1)][:, change.any(0)]
     return bool((moved == 0).float().mean() > EVIDENCE.entries_left_out)
 
@@ -317,7 +318,7 @@ def _leaves_entries_out(change: Tensor) -> bool:
 def _shows_all(change: Tensor, spectrum: Spectrum, inferred: int) -> bool:
     """Return whether the first layer's update (W, in + 1) is a sum over `inferred` inputs: only rounding lies behind
     them, its pixels allow a much higher rank, and no entries were left out."""
-    if _leaves_entries_out(change):
+    if _leaves_entries_out(change, inferred, min(spectrum.rows, spectrum.columns)):
         return False
     exact = spectrum.relative_residual(inferred) <= EVIDENCE.noisy_above
     return exact and inferred < EVIDENCE.rank_exhausted * different_columns(change)

@@ -115,9 +115,11 @@ def test_black_images_of_a_network_that_nothing_is_subtracted_for_show_one_direc
     assert "rank 1, the highest that its units and pixels allow" in reason and "not a sum over few" not in reason
 
 
-def test_all_views_of_augmented_images_are_found_whatever_number_is_told():
-    """Three digits, each seen in four shifts: twelve inputs, three of which are told."""
-    shifted = torch.cat([digits(3).roll(shift, (2, 3)) for shift in ((0, 0), (1, 0), (0, 1), (1, 1))])
+@pytest.mark.parametrize("mean", [MEAN, 0.0])
+def test_all_views_of_augmented_images_are_found_whatever_number_is_told(mean):
+    """Three digits, each seen in four shifts: twelve inputs, three of which are told. Where black pixels are 0, their
+    updates had been taken for some that were left out, and sums of several views came back."""
+    shifted = torch.cat([digits(3, mean).roll(shift, (2, 3)) for shift in ((0, 0), (1, 0), (0, 1), (1, 1))])
     found = run(client(mlp(), shifted), Knowledge(num_private=3))
     assert found.num_inferred == 12 and len(found.images) == 12 and (nearest(shifted, found) < 1e-2).all()
     assert found.warnings[0].startswith("3 images were expected, the first layer's update has 12 directions")
