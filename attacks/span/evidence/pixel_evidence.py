@@ -260,8 +260,8 @@ def _numbers(
     if inferred < count < len(spectrum.values) and spectrum.values[count - 1] < ROUNDING * spectrum.values[0]:
         doubt = (
             f"{count} images were expected, the first layer's update has {inferred} directions above rounding: "
-            "so many were looked for (images seen twice, others in rounds that are not used or moved nothing, or more "
-            "than the pixels can tell apart)"
+            "so many were looked for (images seen twice, others in rounds that are not used or moved nothing, more "
+            "than the pixels can tell apart, or an update that was sent as a matrix of low rank?)"
         )
         return inferred, inferred, (doubt,)
     if count < inferred and _shows_all(defense.layers.change, spectrum, inferred):
