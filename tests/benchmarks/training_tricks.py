@@ -70,6 +70,10 @@ def marked(images: Tensor) -> Tensor:
     return torch.where(mark, torch.rand(images.shape[1:]), images)
 
 
+def two_heads(left: Tensor, right: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(left, y % left.shape[1]) + F.cross_entropy(right, y % right.shape[1])
+
+
 FED: dict[str, Pictures] = {  # in every step
     "crops": crops,
     "flips": lambda x: torch.where(torch.rand(len(x), 1, 1, 1) < 0.5, x, x.flip(3)),
@@ -93,7 +97,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {  # of outputs,
     "focal loss": lambda z, y, x: ((1 - (p := z.softmax(1).gather(1, y[:, None]))) ** 2 * -p.log()).mean(),
     "BCE, many labels": lambda z, y, x: F.binary_cross_entropy_with_logits(z, (torch.rand_like(z) < 0.3).float()),
     "autoencoder": lambda z, y, x: F.mse_loss(z, x.flatten(1)),
-    "two heads": lambda z, y, x: F.cross_entropy(z[:, :5], y % 5) + F.cross_entropy(z[:, 5:], y % 5),
+    "two heads": lambda z, y, x: two_heads(*z.tensor_split(2, dim=1), y),
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "": lambda own, rate, momentum: torch.optim.SGD(own, rate, momentum),

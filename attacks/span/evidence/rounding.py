@@ -6,7 +6,8 @@ which the weights tell well: Δb = L β. Every entry is rounded by its own unit 
 at all, so that weighted least squares tells β up to a hundred times as exactly as an even sum over the units.
 
 The weights are read off the rest of the update: what N directions leave of the entries that rounding hardly moves is
-error of another kind, the same for all. Where noise was added, no unit counts more than others.
+error of another kind, the same for all. Where most of the error is of that kind, as where noise was added, the bias
+stays as it was sent.
 """
 
 import torch
@@ -18,7 +19,7 @@ from attacks.update.spectrum import Spectrum
 
 def steady_bias(initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) -> tuple[Tensor, Tensor] | None:
     """Return (Δb as N directions have it, the standard deviation of each entry that was sent), both (W,); None where
-    rounding takes little of it.
+    rounding takes little of it, or another error more.
 
     initial, final: [W | b] (W, in + 1) before and after. spectrum: of their difference. count: N.
     """
@@ -26,22 +27,26 @@ def steady_bias(initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) 
     lost = spectrum.noise(count) * spectrum.rows**0.5
     if not 0 < count < len(spectrum.values) or lost < EVIDENCE.bias_lost * float(change[:, -1].norm()):
         return None
-    left = change @ rows.T / spectrum.values[:count]
     deviation = _deviations(initial, final, change - change @ rows.T @ rows)
+    if deviation is None:
+        return None
+    left = change @ rows.T / spectrum.values[:count]
     weighted, sent = left / deviation[:, None], change[:, -1] / deviation
     found = left @ torch.linalg.lstsq(weighted, sent[:, None]).solution[:, 0]
     missed = ((change[:, -1] - found) / deviation).square().sum() / max(1, len(left) - count)
     return found, deviation * float(missed.clamp_min(1).sqrt())
 
 
-def _deviations(initial: Tensor, final: Tensor, rest: Tensor) -> Tensor:
-    """Return the standard deviation (W,) of what is off in the update's entries for the bias. rest: what N directions
-    leave of the update (W, in + 1)."""
+def _deviations(initial: Tensor, final: Tensor, rest: Tensor) -> Tensor | None:
+    """Return the standard deviation (W,) of what is off in the update's entries for the bias; None where most of it is
+    not rounding. rest: what N directions leave of the update (W, in + 1)."""
     sizes = torch.maximum(initial.abs(), final.abs()).float()
     rounding = (torch.nextafter(sizes, torch.full_like(sizes, torch.inf)) - sizes).double().square() / 12
     moved = rest.any(1)
     weights, squares = rounding[moved, :-1].flatten(), rest[moved, :-1].square().flatten()
     least = weights.kthvalue(max(1, int(EVIDENCE.hardly_rounded * len(weights)))).values
     other = squares[weights <= least].mean()
+    if other > EVIDENCE.not_rounding * squares.mean():
+        return None
     steps = ((squares.mean() - other) / weights.mean()).clamp_min(1)  # each rounds once
     return (steps * rounding[:, -1] + other).sqrt()
