@@ -287,14 +287,14 @@ def looks_like_adam(defense: UndoneDefense, spectrum: Spectrum, inferred: int) -
     if last < EVIDENCE.clear_gap * behind:
         return spectrum.floor_flatness() < EVIDENCE.flat_floor
     if inferred == 1:
-        return _shows_signs(change)
+        return shows_signs(change)
     exhausted = inferred >= EVIDENCE.rank_exhausted * min(spectrum.rows, 1 + different_columns(change))
     return exhausted and _evenness(change) > EVIDENCE.even_entries
 
 
-def _shows_signs(change: Tensor) -> bool:
-    """Return whether the one image of an update (W, in + 1) has pixels of −1 and 1 alone in the network's input space.
-    However far apart the units' entries are, adaptive steps leave no more of an image."""
+def shows_signs(change: Tensor) -> bool:
+    """Return whether what feeds a layer of this update (W, in + 1) has entries of −1, 0 and 1 alone. However far apart
+    the units' entries are, adaptive steps leave no more of an image."""
     sizes = change.norm(dim=0)
     pixels, bias = sizes[:-1][sizes[:-1] > 0], sizes[-1]
     return bool(((pixels - bias).abs() <= EVIDENCE.sign_error * bias).double().mean() >= EVIDENCE.signs)

@@ -3,9 +3,9 @@
 Pixels of 0 to 255 move the weights of a unit some hundred times as far as its bias, whose entry of x̃ = [x; 1] gives an
 image its size: at a small rate the bias moves by less than float32 stores. But it moves within the column space of ΔW,
 which the weights tell well: Δb = L β. Every entry is rounded by its own unit in the last place, a bias near zero hardly
-at all, so that weighted least squares tells β up to a hundred times as exactly as an even sum over the units.
+at all, so that weighted least squares tells β several times as exactly as an even sum over the units.
 
-The weights are read off the rest of the update: what N directions leave of the entries that rounding hardly moves is
+How much each unit counts is read off the weights: what N directions leave of the entries that rounding hardly moves is
 error of another kind, the same for all. Where most of the error is of that kind, as where noise was added, the bias
 stays as it was sent.
 """

@@ -12,6 +12,7 @@ from attacks.interface.knowledge import Knowledge
 from attacks.interface.observation import Observation, State
 from attacks.interface.torch_tools import cast_state
 from attacks.networks.probing import count_outputs, random_images
+from attacks.span.evidence.pixel_evidence import shows_signs
 from attacks.span.feature_space.inversion import PixelTest
 from attacks.span.feature_space.network import FeatureNetwork, UpdateFactors
 from attacks.span.search.problems import SpanTest, outside
@@ -33,6 +34,7 @@ class FeatureUpdate:
     shape: (C, H, W).
     pixel_range: (low, high), (1, C, 1, 1) each, in the model's input space, where known.
     ignored: on what was left out.
+    signs: whether the update shows the signs of features alone, as adaptive steps leave them.
     """
 
     network: FeatureNetwork
@@ -45,6 +47,7 @@ class FeatureUpdate:
     shape: tuple[int, int, int]
     pixel_range: tuple[Tensor, Tensor] | None
     ignored: tuple[str, ...] = ()
+    signs: bool = False
 
     @classmethod
     def of(cls, network: FeatureNetwork, observation: Observation, knowledge: Knowledge) -> "FeatureUpdate":
@@ -78,6 +81,7 @@ class FeatureUpdate:
             shape=observation.input_shape,
             pixel_range=None if knowledge.pixel_mean is None else knowledge.input_bounds(rows),
             ignored=ignored,
+            signs=shows_signs(updates[0]),
         )
 
     def span_test(self, state: State) -> SpanTest:
@@ -89,6 +93,11 @@ class FeatureUpdate:
     def refusal(self) -> Refusal | None:
         """Why a search makes no sense."""
         rank = len(self.rows)
+        if self.signs:
+            return Refusal(
+                f"nothing returned: the update of {self.network.layers[0]!r} has columns of equal size, the signs of "
+                "features, which is what local Adam or RMSprop looks like"
+            )
         # as many directions as images are enough where features did not move: in one step, or behind frozen layers
         if rank < self.count or (rank == self.count and not self.factors.exact):
             return Refusal(

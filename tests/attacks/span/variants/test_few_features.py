@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
@@ -7,7 +8,7 @@ from attacks.span.thresholds import FEATURE, MAP_INVERSION, Descent
 from tests.attacks.span.conftest import run
 
 
-def pooled_client(count, epochs=5):
+def pooled_client(count, epochs=5, make=torch.optim.SGD, rate=0.01):
     """Max pooling, then 48 features of 576 pixels; batches of 2, or the whole of one."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
@@ -18,7 +19,7 @@ def pooled_client(count, epochs=5):
     images = interpolate(torch.randn(count, 1, 4, 4, generator=generator), (24, 24), mode="bilinear") / 2
     sent = {name: value.clone() for name, value in model.state_dict().items()}
     features = model[:4](images).detach()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = make(model.parameters(), rate)
     for _ in range(epochs):
         for batch in torch.randperm(count, generator=generator).split(2):
             optimizer.zero_grad()
@@ -36,6 +37,14 @@ def test_features_are_found_and_no_image_is_returned(monkeypatch):
         distance = torch.cdist(found.features, features).min(1)
         assert len(found.features) >= (count + 1) // 2 and len(set(distance.indices.tolist())) == len(found.features)
         assert (distance.values < 0.1 * features.norm(dim=1)[distance.indices]).all()
+
+
+@pytest.mark.parametrize("make", [torch.optim.RMSprop, torch.optim.Adam])
+def test_the_signs_of_features_that_adaptive_steps_leave_are_not_returned_as_features(make):
+    """One image, one step: features of 0 and 1 had been returned as the client's."""
+    found = run(pooled_client(1, 1, make, 1e-3)[0], Knowledge(num_private=1), starts=100)
+    assert len(found.features if found.features is not None else ()) == 0
+    assert "the signs of features, which is what local Adam or RMSprop looks like" in found.warnings[-1]
 
 
 def test_the_likeliest_images_of_several_are_held_however_well_decoys_come_back(monkeypatch):
