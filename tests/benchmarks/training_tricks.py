@@ -3,9 +3,9 @@
 `python -m tests.benchmarks.training_tricks --root DATA --first 5000 --clients 10` prints a row for each trick; `--each`
 lists the clients with strays. Networks are MLPs of one or two hidden layers, Flower's quickstart CNN and vision
 transformers; one to twenty steps, batches, rates, momentum, mean and deviation are drawn. Fed: different pictures that
-any step saw; of SCAFFOLD those too that the correction is the gradient of. A stray is a returned image farther than
-26 dB from every picture fed, or features whose cosine with all of these is below 0.98; far: images beyond 20 dB. Raw:
-returned images within 26 dB of an image as it was before augmentation or mixing.
+any step saw; of SCAFFOLD those too that the correction is the gradient of. Raw: returned images within
+26 dB of an image as it was before augmentation or mixing. A stray is a returned image farther than that from every
+picture fed and every raw image, or features whose cosine with all that was fed is below 0.98; far: images beyond 20 dB.
 """
 
 import argparse
@@ -239,8 +239,9 @@ def counted(trick: str, seed: int, sets: list[Images]) -> tuple[Counter, str]:
     except InputError as error:
         return row + Counter(refused=1), str(error)
     bound = FAR * made.scale * made.x[0].numel() ** 0.5
+    own = made.inputs(made.x)
     away, raw = (
-        torch.cdist(found.images.flatten(1).double(), part.flatten(1).double()) for part in (fed, made.inputs(made.x))
+        torch.cdist(found.images.flatten(1).double(), part.flatten(1).double()) for part in (torch.cat([fed, own]), own)
     )
     alike = cosines(found, observation, fed)
     strays = int((away.amin(1) > bound).sum()) + int((alike < STRAY).sum())
