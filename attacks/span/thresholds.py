@@ -73,6 +73,7 @@ class EVIDENCE(Thresholds):
     sign_error: float = 0.05
     bias_lost: float = 1e-3  # error of the bias's change, as a share of it, from which on rounding is undone
     hardly_rounded: float = 1 / 16  # share of a layer's entries: those of the smallest units in the last place
+    bias_fits: int = 3  # least squares in turn with the errors that they find
     not_rounding: float = 0.5  # share of the error's variance that is no rounding, from which on nothing is undone
     centred: float = 3e-3  # sums of rows of the update, to its size: 3e-4 of centralized ones, of plain ones 0.04
 

@@ -27,19 +27,25 @@ def steady_bias(initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) 
     lost = spectrum.noise(count) * spectrum.rows**0.5
     if not 0 < count < len(spectrum.values) or lost < EVIDENCE.bias_lost * float(change[:, -1].norm()):
         return None
-    deviation = _deviations(initial, final, change - change @ rows.T @ rows)
-    if deviation is None:
+    errors = _errors(initial, final, change - change @ rows.T @ rows)
+    if errors is None:
         return None
-    left = change @ rows.T / spectrum.values[:count]
-    weighted, sent = left / deviation[:, None], change[:, -1] / deviation
-    found = left @ torch.linalg.lstsq(weighted, sent[:, None]).solution[:, 0]
-    missed = ((change[:, -1] - found) / deviation).square().sum() / max(1, len(left) - count)
+    rounding, other = errors
+    left, sent = change @ rows.T / spectrum.values[:count], change[:, -1]
+    deviation, found = (rounding + other).sqrt(), sent
+    for _ in range(EVIDENCE.bias_fits):
+        weighted, wanted = left / deviation[:, None], sent / deviation
+        found = left @ torch.linalg.lstsq(weighted, wanted[:, None]).solution[:, 0]
+        # a bias that moves by less than half a unit stays: all that do err alike, by as much as they should have moved
+        lost = found.square() < 3 * rounding
+        deviation = (rounding + other + lost * lost.sum() * found.square()).sqrt()
+    missed = ((sent - found) / deviation).square().sum() / max(1, len(left) - count)
     return found, deviation * float(missed.clamp_min(1).sqrt())
 
 
-def _deviations(initial: Tensor, final: Tensor, rest: Tensor) -> Tensor | None:
-    """Return the standard deviation (W,) of what is off in the update's entries for the bias; None where most of it is
-    not rounding. rest: what N directions leave of the update (W, in + 1)."""
+def _errors(initial: Tensor, final: Tensor, rest: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the variances of what is off in the update's entries for the bias, by rounding (W,) and by all else; None
+    where most of it is not rounding. rest: what N directions leave of the update (W, in + 1)."""
     sizes = torch.maximum(initial.abs(), final.abs()).float()
     rounding = (torch.nextafter(sizes, torch.full_like(sizes, torch.inf)) - sizes).double().square() / 12
     moved = rest.any(1)
@@ -49,4 +55,4 @@ def _deviations(initial: Tensor, final: Tensor, rest: Tensor) -> Tensor | None:
     if other > EVIDENCE.not_rounding * squares.mean():
         return None
     steps = ((squares.mean() - other) / weights.mean()).clamp_min(1)  # each rounds once
-    return (steps * rounding[:, -1] + other).sqrt()
+    return steps * rounding[:, -1], other
