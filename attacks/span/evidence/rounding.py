@@ -36,7 +36,7 @@ def steady_bias(initial: Tensor, final: Tensor, spectrum: Spectrum, count: int) 
     for _ in range(EVIDENCE.bias_fits):
         weighted, wanted = left / deviation[:, None], sent / deviation
         found = left @ torch.linalg.lstsq(weighted, wanted[:, None]).solution[:, 0]
-        # below half a unit, (3 · unit² / 12)^½, a bias stays: all that do err alike, by as much as they should have moved
+        # below half a unit, (3 · unit² / 12)^½, a bias stays: all that do err alike, by what they should have moved
         lost = found.square() < 3 * rounding
         deviation = (rounding + other + lost * lost.sum() * found.square()).sqrt()
     missed = ((sent - found) / deviation).square().sum() / max(1, len(left) - count)
