@@ -3,7 +3,7 @@
 import math
 import operator
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, SupportsIndex, get_args
 
 import torch
 from torch import Tensor
@@ -145,10 +145,7 @@ class Knowledge:
 
 
 def _is_class(label: object) -> bool:
-    try:
-        return operator.index(label) >= 0  # type: ignore[arg-type]
-    except TypeError:
-        return False
+    return isinstance(label, SupportsIndex) and operator.index(label) >= 0
 
 
 MOST_CANDIDATES = 10_000  # twenty times those of 250 private images
