@@ -69,10 +69,10 @@ def test_three_clients_and_an_attack_share_a_gpu_and_train_on_it(one_gpu):
     attack = ray.remote(num_cpus=0, **{name: dispatcher.taken[name] for name in ("num_gpus", "resources")})
     try:
         # all at once: the attack has to find room beside clients that keep theirs
-        assert ray.get([actor.ready.remote() for actor in actors], timeout=6000) == ["0", "0", "0"]
+        assert ray.get([actor.ready.remote() for actor in actors], timeout=600) == ["0", "0", "0"]
         assert ray.get(attack(ray.get_gpu_ids).remote(), timeout=600) == [0]
         assert dispatcher.taken["num_gpus"] == 0.1
-        assert ray.get(actors[0].train.remote(), timeout=6000) == "cuda"
+        assert ray.get(actors[0].train.remote(), timeout=600) == "cuda"
     finally:
         end(actors)
         dispatcher.close()
@@ -82,8 +82,8 @@ def test_a_client_without_a_share_leaves_the_gpu_alone(one_gpu):
     actors = clients(EngineConfig(gpus=0), 1)
     try:
         assert backend_config(EngineConfig(gpus=0), 1)["client_resources"]["num_gpus"] == 0
-        assert ray.get(actors[0].ready.remote(), timeout=6000) == ""
-        assert ray.get(actors[0].train.remote(), timeout=6000) == "cpu"
+        assert ray.get(actors[0].ready.remote(), timeout=600) == ""
+        assert ray.get(actors[0].train.remote(), timeout=600) == "cpu"
     finally:
         end(actors)
 
@@ -163,7 +163,7 @@ def test_attacks_with_a_share_of_the_gpu_are_made_by_a_process_that_has_imported
     monkeypatch.setattr(dispatch, "run_remotely", lambda: os.getpid())
     dispatcher = Dispatcher(workers=None)
     try:
-        pids = {ray.get(dispatcher.task.remote(), timeout=6000) for _ in range(8)}
+        pids = {ray.get(dispatcher.task.remote(), timeout=600) for _ in range(8)}
         slots = attack_slots()
     finally:
         dispatcher.close()
